@@ -1,0 +1,150 @@
+import ast
+import importlib.resources
+import importlib.util
+import inspect
+import re
+import socket
+import subprocess
+import sys
+from importlib.metadata import entry_points, version
+
+import pytest
+
+import protoflows
+from protoflows.cli.main import main
+
+HEAVY = ("torch", "lightning", "sklearn", "numpy", "matplotlib")
+
+
+def python(code):
+    """Run code in a fresh interpreter and return the finished process."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def imported_heavy(code):
+    code = f"import sys\n{code}\nprint(*[m for m in {HEAVY} if m in sys.modules])"
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_version_is_the_distributions():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", protoflows.__version__)
+    assert version("protoflows") == protoflows.__version__
+
+
+def test_command_is_installed():
+    (script,) = entry_points(group="console_scripts", name="protoflows")
+    assert script.load() is main
+
+
+def test_py_typed_is_shipped():
+    assert importlib.resources.files("protoflows").joinpath("py.typed").is_file()
+
+
+def test_import_is_light():
+    assert imported_heavy("import protoflows") == []
+
+
+def test_the_check_for_heavy_imports_can_fail():
+    assert "numpy" in imported_heavy("import numpy")
+
+
+def test_help_is_light():
+    code = (
+        "from protoflows.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+    )
+    assert imported_heavy(code) == []
+
+
+def test_every_name_is_listed():
+    lazy = set(protoflows._LAZY)
+    assert set(protoflows.__all__) == lazy | {"__version__"}
+    assert lazy <= set(dir(protoflows))
+
+
+PRESENT = [name for name, module in protoflows._LAZY.items() if importlib.util.find_spec(module)]
+
+
+def test_flows_is_present():
+    assert "flows" in PRESENT
+
+
+@pytest.mark.parametrize("name", PRESENT)
+def test_name_resolves_in_a_fresh_interpreter(name):
+    done = python(
+        f"import protoflows as pf\nprint(pf.{name}.__name__)\nassert pf.{name} is pf.{name}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in {name, protoflows._LAZY[name]}
+
+
+def test_type_checkers_know_every_name_that_is_present():
+    tree = ast.parse(inspect.getsource(protoflows))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    imported = {alias.name for statement in block.body for alias in statement.names}
+    assert imported == set(PRESENT)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'protoflows' has no attribute 'flwos'"):
+        protoflows.flwos  # noqa: B018
+    assert not hasattr(protoflows, "nothing_of_that_name")
+
+
+def test_members_can_be_listed():
+    assert "__version__" in dict(inspect.getmembers(protoflows))
+
+
+def test_missing_dependency_keeps_its_own_message(monkeypatch):
+    def broken(target):
+        raise ModuleNotFoundError("No module named 'some_library'", name="some_library")
+
+    monkeypatch.delattr(protoflows, "flows", raising=False)
+    monkeypatch.setattr(protoflows.importlib, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match="some_library"):
+        protoflows.flows  # noqa: B018
+
+
+def test_absent_module_is_an_absent_attribute(monkeypatch):
+    monkeypatch.setitem(protoflows._LAZY, "ghost", "protoflows.ghost")
+    assert not hasattr(protoflows, "ghost")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 0), (["--help"], 0), (["--version"], 0), (["--wrong"], 2)]
+)
+def test_exit_codes(arguments, code):
+    command = [sys.executable, "-m", "protoflows", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if code == 0:
+        assert "protoflows" in done.stdout
+        assert done.stderr == ""
+    else:
+        assert "--wrong" in done.stderr
+
+
+def test_version_option(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"protoflows {protoflows.__version__}\n"
+
+
+def test_tests_cannot_reach_the_network():
+    # 192.0.2.0/24 is reserved for documentation: nobody is there, should the guard be broken.
+    with socket.socket() as probe:
+        probe.settimeout(0.1)
+        with pytest.raises(RuntimeError, match="tests never download"):
+            probe.connect(("192.0.2.1", 80))
+
+
+def test_tests_can_use_local_sockets():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.connect(server.getsockname())
+        assert client.getpeername() == server.getsockname()
