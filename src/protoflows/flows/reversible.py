@@ -1,0 +1,125 @@
+"""Backward pass that recomputes activations by inversion, so that memory does not grow with depth."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from protoflows.flows.base import Bijection, Rewound
+from protoflows.flows.nets.norm import frozen_statistics
+
+if TYPE_CHECKING:
+    from protoflows.flows.chain import Chain
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+TOLERANCE_LOW_PRECISION = 5e-2
+"""Largest trusted round-trip error, max|x̂ − x| / rms(x), with nets in full and in 16-bit precision."""
+
+
+class RoundTripWarning(UserWarning):
+    """The inverse was too inexact to differentiate through; the gradient was taken from stored inputs instead."""
+
+
+def reversible_apply(chain: Chain, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Run the chain, keeping its two ends alone for the backward pass.
+
+    The parameters are inputs of the autograd node and their gradients its outputs, so whatever hangs on a parameter's
+    gradient (accumulation, hooks, DistributedDataParallel's buckets) works as it does without recomputation.
+    """
+    params = [p for p in chain.parameters() if p.requires_grad]
+    z, log_det = _Reversible.apply(chain, x, context, *params)
+    return z, log_det
+
+
+class _Reversible(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        chain: Chain,
+        x: Tensor,
+        context: Tensor | None,
+        *params: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        z, log_det = chain.run(x, context)
+        ctx.chain = chain
+        ctx.save_for_backward(x, z, context)
+        return z, log_det
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_z: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        x, z, context = ctx.saved_tensors
+        chain: Chain = ctx.chain
+        with torch.autocast(z.device.type, enabled=False), frozen_statistics():
+            found = _rewind(chain, z, grad_z, grad_log_det, context)
+            error = round_trip_error(found.x, x)
+            if not error <= _tolerance(chain, x):
+                warnings.warn(
+                    f"reversible backward: the inverse misses its input by {error:.2g} of its rms (trusted up to "
+                    f"{_tolerance(chain, x):.0e}); this step's gradient was taken from stored inputs instead. If it goes on, "
+                    'use memory="checkpoint", net_dtype="float32" or a smaller learning rate',
+                    RoundTripWarning,
+                    stacklevel=2,
+                )
+                found = _replay(chain, x, grad_z, grad_log_det, context)
+        return (None, found.grad_x, found.grad_context, *found.grad_params)
+
+
+def round_trip_error(found: Tensor, true: Tensor) -> float:
+    """Return max|x̂ − x| / rms(x): not a number where either is not finite."""
+    rms = true.square().mean().sqrt().clamp_min(torch.finfo(true.dtype).tiny)
+    return float((found - true).abs().max() / rms)
+
+
+def _tolerance(chain: Chain, x: Tensor) -> float:
+    dtypes = {getattr(layer, "net_dtype", None) for layer in chain.layers}
+    low = bool(dtypes & {torch.bfloat16, torch.float16})
+    return TOLERANCE_LOW_PRECISION if low else TOLERANCE.get(x.dtype, 1e-3)
+
+
+def _rewind(chain: Chain, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
+    chain.prepare_inverse()
+    grads = _Gradients(chain, context)
+    for layer in reversed(chain.layers):
+        assert isinstance(layer, Bijection)
+        step = layer.rewind(z, grad_z, grad_log_det, context)
+        grads.add(layer, step)
+        z, grad_z = step.x, step.grad_x
+    return Rewound(z, grad_z, grads.context, grads.of_params())
+
+
+def _replay(chain: Chain, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
+    """Take the same gradient from inputs that are computed forwards: more memory, no inverse."""
+    inputs = [x]
+    with torch.no_grad():
+        for layer in chain.layers[:-1]:
+            assert isinstance(layer, Bijection)
+            inputs.append(layer.rewindable(inputs[-1], context)[0])
+    grads = _Gradients(chain, context)
+    for layer, start in zip(reversed(chain.layers), reversed(inputs), strict=True):
+        assert isinstance(layer, Bijection)
+        step = layer.replay(start, grad_z, grad_log_det, context)
+        grads.add(layer, step)
+        grad_z = step.grad_x
+    return Rewound(x, grad_z, grads.context, grads.of_params())
+
+
+class _Gradients:
+    """Collects the gradients of a chain's context and parameters, in the order of `chain.parameters()`."""
+
+    def __init__(self, chain: Chain, context: Tensor | None) -> None:
+        self._chain = chain
+        self._params: dict[Tensor, Tensor | None] = {}
+        self.context = None if context is None else torch.zeros_like(context)
+
+    def add(self, layer: Bijection, step: Rewound) -> None:
+        self._params.update(zip([p for p in layer.parameters() if p.requires_grad], step.grad_params, strict=True))
+        if self.context is not None and step.grad_context is not None:
+            self.context += step.grad_context
+
+    def of_params(self) -> list[Tensor | None]:
+        return [self._params.get(p) for p in self._chain.parameters() if p.requires_grad]
