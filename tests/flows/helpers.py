@@ -8,13 +8,26 @@ from torch import Tensor, nn
 from protoflows.flows import DenseFlow, DenseFlowConfig, Noise
 
 TINY = DenseFlowConfig(
-    image_shape=(1, 4, 4), levels=17, units=(2, 1), couplings=(1, 2), mid_channels=(4, 6), noise_growth=2, net_depth=2,
-    net_growth=3, dequantization_channels=4, dequantization_depth=1, dequantization_growth=3, context_growth=2,
-)  # fmt: skip
+    image_shape=(1, 4, 4),
+    levels=17,
+    units=(2, 1),
+    couplings=(1, 2),
+    mid_channels=(4, 6),
+    noise_growth=2,
+    net_depth=2,
+    net_growth=3,
+    dequantization_channels=4,
+    dequantization_depth=1,
+    dequantization_growth=3,
+    context_growth=2,
+)
 
 
 def perturb(module: nn.Module, seed: int = 1, last: float = 0.3) -> nn.Module:
-    """Move every weight away from its start, last layers of coupling nets included, without breaking conditioning."""
+    """Move every weight away from its start without breaking conditioning.
+
+    Last layers of coupling nets are included.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def noise(p: Tensor) -> Tensor:
@@ -48,11 +61,13 @@ def small_flow(config: DenseFlowConfig = TINY, **changes: object) -> DenseFlow:
 
 def images(config: DenseFlowConfig, num: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, config.levels, (num, *config.image_shape), generator=generator, dtype=torch.uint8)
+    return torch.randint(
+        0, config.levels, (num, *config.image_shape), generator=generator, dtype=torch.uint8
+    )
 
 
 class GivenNoise(Noise):
-    """Noise read off one flat vector per image: base draws in the order in which the flow asks for them."""
+    """Noise read off one flat vector per image, in the order in which the flow asks for it."""
 
     def __init__(self, values: Tensor) -> None:
         super().__init__(len(values), 1.0, 0)
@@ -72,6 +87,6 @@ class GivenNoise(Noise):
 
 def log_abs_det(function: object, x: Tensor) -> Tensor:
     """Return log|det ∂f/∂x| of a function of one unbatched tensor, from the autograd Jacobian."""
-    jacobian = torch.autograd.functional.jacobian(function, x)  # type: ignore[arg-type]
+    jacobian = torch.autograd.functional.jacobian(function, x)
     size = x.numel()
     return torch.linalg.slogdet(jacobian.reshape(size, size)).logabsdet

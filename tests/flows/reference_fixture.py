@@ -35,13 +35,18 @@ def weights() -> dict[str, torch.Tensor]:
     """Draw every key's values from one generator, keys in sorted order."""
     described = layout()
     rng = np.random.default_rng(described["seed"])
-    return {key: torch.from_numpy(_draw(key, tuple(described["keys"][key]), rng)) for key in sorted(described["keys"])}
+    return {
+        key: torch.from_numpy(_draw(key, tuple(described["keys"][key]), rng))
+        for key in sorted(described["keys"])
+    }
 
 
 def _draw(key: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     last = key.rsplit(".", 1)[-1]
     if last in CONSTANTS:
-        return np.full(shape, CONSTANTS[last], np.int64 if last == "num_batches_tracked" else np.float32)
+        return np.full(
+            shape, CONSTANTS[last], np.int64 if last == "num_batches_tracked" else np.float32
+        )
     noise = rng.standard_normal(shape)
     if last in ("running_var", "var"):
         value = 0.25 + np.abs(noise)
@@ -66,8 +71,15 @@ def save_protoflow(folder: Path, **changes: Any) -> Path:
     described = layout()
     folder.mkdir(parents=True, exist_ok=True)
     state = {**weights(), **changes}
-    torch.save({"model": {k: v for k, v in state.items() if v is not None}, "epoch": 3, "global_step": 7}, folder / "checkpoint.pt")
+    torch.save(
+        {"model": {k: v for k, v in state.items() if v is not None}, "epoch": 3, "global_step": 7},
+        folder / "checkpoint.pt",
+    )
     names = ("block_conf", "layers_conf", "layer_mid_chnls", "growth_rate")
-    config = {"flow_args": {name: described[name] for name in names}, "img_size": 16, "protos_per_class": 2}
+    config = {
+        "flow_args": {name: described[name] for name in names},
+        "img_size": 16,
+        "protos_per_class": 2,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder

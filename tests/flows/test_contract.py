@@ -47,7 +47,11 @@ CASES = {
     "coupling, odd": (lambda: _coupling(5), (5, 1, 3), False),
     "coupling, one position": (lambda: _coupling(3), (3, 1, 1), False),
     "coupling without attention": (lambda: _coupling(4, attention=False), (4, 3, 2), False),
-    "conditional coupling": (lambda: AffineCoupling(ConditionalNet(2, CONTEXT, 4, 4, 1, 2)), (4, 2, 2), True),
+    "conditional coupling": (
+        lambda: AffineCoupling(ConditionalNet(2, CONTEXT, 4, 4, 1, 2)),
+        (4, 2, 2),
+        True,
+    ),
     "chain, store": (lambda: _steps(5, "store"), (5, 2, 2), False),
     "chain, checkpoint": (lambda: _steps(5, "checkpoint"), (5, 2, 2), False),
     "chain, reversible": (lambda: _steps(5, "reversible"), (5, 2, 2), False),
@@ -75,7 +79,9 @@ def test_shapes(case: tuple[Bijection, Tensor, Tensor | None]) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_inverse_gives_the_input_back(case: tuple[Bijection, Tensor, Tensor | None], training: bool) -> None:
+def test_inverse_gives_the_input_back(
+    case: tuple[Bijection, Tensor, Tensor | None], training: bool
+) -> None:
     layer, x, context = case
     layer.train(training)
     with torch.no_grad():
@@ -100,15 +106,20 @@ def test_gradient_reaches_every_parameter(case: tuple[Bijection, Tensor, Tensor 
     z, log_det = layer(x.requires_grad_(), context)
     ((z * weight).sum() + log_det.sum()).backward()
     assert x.grad is not None
-    dead = [name for name, p in layer.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    dead = [
+        name for name, p in layer.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0
+    ]
     # Batch norm cancels what shifts all of its input alike.
     assert not [name for name in dead if not name.endswith("bias")]
 
 
-def test_train_and_eval_agree_without_batch_norm(case: tuple[Bijection, Tensor, Tensor | None]) -> None:
+def test_train_and_eval_agree_without_batch_norm(
+    case: tuple[Bijection, Tensor, Tensor | None],
+) -> None:
     layer, x, context = case
     if any(isinstance(m, torch.nn.BatchNorm2d) for m in layer.modules()):
-        for m in layer.modules():  # with the batch's own moments as running statistics they agree as well
+        # With the batch's own moments as running statistics they agree as well.
+        for m in layer.modules():
             if isinstance(m, torch.nn.BatchNorm2d):
                 m.momentum = 1.0
         layer.train()
@@ -117,7 +128,8 @@ def test_train_and_eval_agree_without_batch_norm(case: tuple[Bijection, Tensor, 
         count = x[:, 0].numel()
         for m in layer.modules():
             if isinstance(m, torch.nn.BatchNorm2d) and m.running_var is not None:
-                m.running_var.mul_((count - 1) / count)  # normalising uses the biased variance, counting the unbiased
+                # Normalising uses the biased variance, counting the unbiased.
+                m.running_var.mul_((count - 1) / count)
     layer.train()
     trained = layer(x, context)
     if not any(isinstance(m, torch.nn.BatchNorm2d) for m in layer.modules()):
@@ -129,7 +141,9 @@ def test_train_and_eval_agree_without_batch_norm(case: tuple[Bijection, Tensor, 
         assert layer(x, context)[0].isfinite().all()
 
 
-def test_save_load_and_copy_give_the_same_map(case: tuple[Bijection, Tensor, Tensor | None]) -> None:
+def test_save_load_and_copy_give_the_same_map(
+    case: tuple[Bijection, Tensor, Tensor | None],
+) -> None:
     layer, x, context = case
     layer.eval()
     file = io.BytesIO()
@@ -142,7 +156,9 @@ def test_save_load_and_copy_give_the_same_map(case: tuple[Bijection, Tensor, Ten
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
-def test_repr_names_the_layer_on_its_first_line(case: tuple[Bijection, Tensor, Tensor | None]) -> None:
+def test_repr_names_the_layer_on_its_first_line(
+    case: tuple[Bijection, Tensor, Tensor | None],
+) -> None:
     layer, _, _ = case
     assert repr(layer).startswith(type(layer).__name__ + "(")
 

@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protoflows.flows import ActNorm, AffineCoupling, CrossUnitCoupling, InvertibleConv, Noise, Squeeze, Transition
+from protoflows.flows import (
+    ActNorm,
+    AffineCoupling,
+    CrossUnitCoupling,
+    InvertibleConv,
+    Noise,
+    Squeeze,
+    Transition,
+)
 from protoflows.flows.nets import BatchNorm, DenseBlock, NystromAttention, frozen_statistics
 from protoflows.flows.nets.attention import pseudo_inverse
 from protoflows.flows.reshape import Padding
@@ -86,10 +94,15 @@ class TestInvertibleConv:
             layer.weight.mul_(2)
             z, log_det = layer(x)
             torch.testing.assert_close(layer.inverse(z), x, rtol=1e-5, atol=1e-5)
-            assert log_det[0].item() == pytest.approx(4 * torch.linalg.slogdet(layer.weight).logabsdet.item(), rel=1e-5)
+            assert log_det[0].item() == pytest.approx(
+                4 * torch.linalg.slogdet(layer.weight).logabsdet.item(), rel=1e-5
+            )
 
     def test_cache_is_dropped_on_change_of_mode(self) -> None:
-        """`.data` writes leave a tensor's version alone: moving-average swaps do just that, then change the mode."""
+        """`.data` writes leave a tensor's version alone.
+
+        Moving-average swaps do just that, then change the mode.
+        """
         layer = InvertibleConv(4).eval()
         x = torch.randn(2, 4, 2, 2)
         with torch.no_grad():
@@ -131,14 +144,18 @@ def test_coupling_by_hand() -> None:
 def test_coupling_interleaves_scale_and_shift() -> None:
     net = torch.nn.Conv2d(2, 4, 1)
     net.weight.data.zero_()
-    net.bias.data.copy_(torch.tensor([1.0, 5.0, -1.0, 7.0]))  # (r, shift) of one channel after the other
+    # (r, shift) of one channel after the other
+    net.bias.data.copy_(torch.tensor([1.0, 5.0, -1.0, 7.0]))
     s, shift = AffineCoupling(net).scale_and_shift(torch.zeros(1, 2, 1, 1))
     assert shift.flatten().tolist() == [5.0, 7.0]
     assert s.flatten().tolist() == pytest.approx([2 * math.tanh(0.5), -2 * math.tanh(0.5)])
 
 
 def test_cross_unit_coupling_change_of_variables() -> None:
-    """With e = (e' − μ)/exp(s) the term is −log N(e'; μ, exp(s)²): what the appended channels were drawn from."""
+    """With e = (e' − μ)/exp(s) the term is −log N(e'; μ, exp(s)²).
+
+    That is what the appended channels were drawn from.
+    """
     layer = perturb(CrossUnitCoupling(3, 2)).double()
     x = torch.randn(4, 5, 2, 2, dtype=torch.float64)
     context = torch.randn(4, 3, 2, 2, dtype=torch.float64)
@@ -177,7 +194,9 @@ class TestDenseBlock:
         got, wanted = block(x), self.plain(block, x)
         torch.testing.assert_close(got, wanted)
         for g, w in zip(
-            torch.autograd.grad((got * weight).sum(), inputs), torch.autograd.grad((wanted * weight).sum(), inputs), strict=True
+            torch.autograd.grad((got * weight).sum(), inputs),
+            torch.autograd.grad((wanted * weight).sum(), inputs),
+            strict=True,
         ):
             torch.testing.assert_close(g, w)
 
@@ -219,8 +238,16 @@ class TestAttention:
         assert out.isfinite().all()
 
     def test_pseudo_inverse_of_softmaxed_matrices(self) -> None:
-        matrix = torch.randn(5, 4, 4, dtype=torch.float64).softmax(-2) + torch.eye(4, dtype=torch.float64)
-        torch.testing.assert_close(pseudo_inverse(matrix, 12), torch.linalg.pinv(matrix), rtol=1e-5, atol=1e-5)
+        matrix = torch.randn(5, 4, 4, dtype=torch.float64).softmax(-2) + torch.eye(
+            4, dtype=torch.float64
+        )
+        torch.testing.assert_close(
+            pseudo_inverse(matrix, 12), torch.linalg.pinv(matrix), rtol=1e-5, atol=1e-5
+        )
+
+    def test_pseudo_inverse_gradient(self) -> None:
+        matrix = torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda m: pseudo_inverse(m.softmax(-2), 6), (matrix,))
 
 
 class TestBatchNorm:
@@ -243,7 +270,9 @@ class TestBatchNorm:
         weight = torch.randn_like(x)
         got, wanted = ours(x), theirs(x)
         torch.testing.assert_close(got, wanted)
-        torch.testing.assert_close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (got, wanted)))
+        torch.testing.assert_close(
+            *(torch.autograd.grad((y * weight).sum(), x)[0] for y in (got, wanted))
+        )
         torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
 
 
@@ -257,7 +286,9 @@ class TestNoise:
     def test_temperature_shrinks_towards_the_mean(self) -> None:
         full, half = (Noise(3, t, 5) for t in (1.0, 0.5))
         torch.testing.assert_close(half.normal((4,), self.like), 0.5 * full.normal((4,), self.like))
-        torch.testing.assert_close(half.uniform((4,), self.like) - 0.5, 0.5 * (full.uniform((4,), self.like) - 0.5))
+        torch.testing.assert_close(
+            half.uniform((4,), self.like) - 0.5, 0.5 * (full.uniform((4,), self.like) - 0.5)
+        )
 
     def test_one_seed_per_image_is_independent_of_the_batch(self) -> None:
         seeds = torch.tensor([4, 9, 2])

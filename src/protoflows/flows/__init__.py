@@ -1,4 +1,7 @@
-"""Invertible flows for images: x → z with log-determinant and a true inverse. Knows nothing of classes."""
+"""Invertible flows for images: x → z with log-determinant and a true inverse.
+
+Knows nothing of classes.
+"""
 
 from protoflows.flows.actnorm import ActNorm
 from protoflows.flows.augment import CrossUnitCoupling

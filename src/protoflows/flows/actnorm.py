@@ -9,15 +9,18 @@ from protoflows.distributed import all_reduce_sum
 from protoflows.flows.base import ConstantJacobian, check_features
 
 CONSTANT_STD = 1e-4
-"""Below this a channel counts as constant and is not scaled: dequantised bytes have a std of at least 1e-3."""
+"""Below this a channel counts as constant and is not scaled.
+
+Dequantised bytes have a std of at least 1e-3.
+"""
 
 
 class ActNorm(ConstantJacobian):
     """Per-channel affine map z = (x − shift)·exp(−log_scale), log-det −H·W·Σ log_scale.
 
-    The first batch seen in training mode sets shift and scale so that every channel of that batch leaves with mean 0
-    and variance 1 (Glow, Kingma & Dhariwal 2018), over all processes where there are several. It happens once in the
-    life of the weights: `initialized` is saved with them.
+    The first batch seen in training mode sets shift and scale so that every channel of that batch
+    leaves with mean 0 and variance 1 (Glow, Kingma & Dhariwal 2018), over all processes where there
+    are several. It happens once in the life of the weights: `initialized` is saved with them.
 
     Example:
         >>> layer = ActNorm(2)
@@ -43,7 +46,13 @@ class ActNorm(ConstantJacobian):
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
         """Set shift and scale from the batch x."""
-        sums = torch.stack([x.sum((0, 2, 3)), x.square().sum((0, 2, 3)), torch.full_like(self.shift, x[:, 0].numel())])
+        sums = torch.stack(
+            [
+                x.sum((0, 2, 3)),
+                x.square().sum((0, 2, 3)),
+                torch.full_like(self.shift, x[:, 0].numel()),
+            ]
+        )
         # Two passes: the first sums only locate the mean, so that the variance does not cancel.
         total, _, count = all_reduce_sum(sums)
         mean = total / count
@@ -74,5 +83,5 @@ class ActNorm(ConstantJacobian):
         return z * torch.exp(self.log_scale).view(1, -1, 1, 1) + self.shift.view(1, -1, 1, 1)
 
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
-        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[arg-type]
+        super()._load_from_state_dict(*args, **kwargs)
         self._known_initialized = False

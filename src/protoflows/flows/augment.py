@@ -12,9 +12,10 @@ from protoflows.flows.noise import Noise, standard_normal_log_prob
 class CrossUnitCoupling(nn.Module):
     """Append e' = μ + exp(s)·e, e ~ N(0, 1), to the features (DenseFlow, Grcić et al. 2021).
 
-    (μ, s) come from a small net that sees what entered all earlier units of the block. The layer widens the flow; seen as
-    variational inference over the extra channels it adds −log N(e; 0, 1) + Σ s to the bound on log p(x). Its inverse drops
-    the channels: e' is an input of the later layers, never needed to undo them.
+    (μ, s) come from a small net that sees what entered all earlier units of the block. The layer
+    widens the flow; seen as variational inference over the extra channels it adds
+    −log N(e; 0, 1) + Σ s to the bound on log p(x). Its inverse drops the channels: e' is an input
+    of the later layers, never needed to undo them.
 
     Args:
         context_channels: Channels of all that the net sees.
@@ -24,7 +25,11 @@ class CrossUnitCoupling(nn.Module):
     """
 
     def __init__(
-        self, context_channels: int, growth: int, net_dtype: torch.dtype | None = None, memory: str = "store"
+        self,
+        context_channels: int,
+        growth: int,
+        net_dtype: torch.dtype | None = None,
+        memory: str = "store",
     ) -> None:
         super().__init__()
         self.growth, self.net_dtype, self.memory = growth, net_dtype, memory
@@ -47,15 +52,21 @@ class CrossUnitCoupling(nn.Module):
         first, _, last = self.net
         assert isinstance(first, nn.Conv2d)
         assert isinstance(last, nn.Conv2d)
-        h = torch.conv2d(context.to(dtype), first.weight.to(dtype), _to(first.bias, dtype), padding=1).relu_()
+        h = torch.conv2d(
+            context.to(dtype), first.weight.to(dtype), _to(first.bias, dtype), padding=1
+        ).relu_()
         out = torch.conv2d(h, last.weight.to(dtype), _to(last.bias, dtype)).to(context.dtype)
         mean, raw = out.chunk(2, 1)
         return mean, 2 * torch.tanh(raw / 2)
 
     def forward(self, x: Tensor, context: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Return the widened features and this layer's term of the bound, (N,)."""
-        mean, s = recompute(self.location, context) if self.memory != "store" else self.location(context)
-        e = noise.normal(tuple(mean.shape[1:]), like=mean).contiguous(memory_format=torch.channels_last)
+        mean, s = (
+            recompute(self.location, context) if self.memory != "store" else self.location(context)
+        )
+        e = noise.normal(tuple(mean.shape[1:]), like=mean).contiguous(
+            memory_format=torch.channels_last
+        )
         appended = torch.addcmul(mean, s.exp(), e)
         return torch.cat([x, appended], 1), s.flatten(1).sum(1) - standard_normal_log_prob(e)
 

@@ -1,7 +1,8 @@
-"""The contract of every layer: an invertible map that knows its log-determinant and can be rewound."""
+"""The contract of every layer: invertible, with a known log-determinant, and rewindable."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,14 +15,15 @@ class Rewound(NamedTuple):
     x: Tensor
     grad_x: Tensor
     grad_context: Tensor | None
-    grad_params: list[Tensor | None]
+    grad_params: Sequence[Tensor | None]
 
 
 class Bijection(nn.Module):
     """An invertible map z = f(x) on feature maps (N, C, H, W).
 
-    `forward` returns `(z, log_det)` with log_det = log|det ∂z/∂x|, one value per image; `inverse` returns x.
-    Both run in the mode (train or eval) that the module is in. Layers that are conditioned take a `context` map.
+    `forward` returns `(z, log_det)` with log_det = log|det ∂z/∂x|, one value per image; `inverse`
+    returns x. Both run in the mode (train or eval) that the module is in. Layers that are
+    conditioned take a `context` map.
     """
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -32,18 +34,23 @@ class Bijection(nn.Module):
         """Map z back to x."""
         raise NotImplementedError(f"{type(self).__name__} has no inverse map")
 
-    def rewind(self, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
-        """Recover x from z and carry gradients from (z, log_det) back to x, the context and the parameters.
+    def rewind(
+        self, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
+    ) -> Rewound:
+        """Recover x from z and carry the gradients back.
 
-        This general version inverts first and then differentiates a second evaluation; layers whose inverse costs
-        as much as their forward map override it with one evaluation for both.
+        They go from (z, log_det) to x, the context and the parameters. This general version
+        inverts first and then differentiates a second evaluation; layers whose inverse costs as
+        much as their forward map override it with one evaluation for both.
         """
         with torch.no_grad():
             x = self.inverse(z, context)
         return self.replay(x, grad_z, grad_log_det, context)
 
-    def replay(self, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
-        """Evaluate the layer again at a known x and carry the gradients back through that evaluation."""
+    def replay(
+        self, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
+    ) -> Rewound:
+        """Evaluate the layer again at a known x and carry the gradients back through that."""
         params = [p for p in self.parameters() if p.requires_grad]
         with torch.enable_grad():
             x = x.detach().requires_grad_()
@@ -56,17 +63,23 @@ class Bijection(nn.Module):
             found = list(torch.autograd.grad(outputs, inputs, grads, allow_unused=True))
         grad_x = found.pop(0)
         grad_context = found.pop(0) if context is not None else None
-        return Rewound(x.detach(), torch.zeros_like(x) if grad_x is None else grad_x, grad_context, found)
+        return Rewound(
+            x.detach(), torch.zeros_like(x) if grad_x is None else grad_x, grad_context, found
+        )
 
     def rewindable(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What a chain differentiates when it rewinds this layer: `forward`, less log-dets of weights alone."""
+        """What a chain differentiates when it rewinds this layer.
+
+        That is `forward`, less log-dets of weights alone.
+        """
         return self(x, context)
 
 
 class ConstantJacobian(Bijection):
     """A bijection whose log-determinant does not depend on x: H·W·`log_det_per_position()`.
 
-    Chains evaluate that term once for the batch and outside of the data path, where equal sizes share one call.
+    Chains evaluate that term once for the batch and outside of the data path, where equal sizes
+    share one call.
     """
 
     def transform(self, x: Tensor) -> Tensor:
@@ -93,7 +106,9 @@ def check_features(name: str, x: Tensor, channels: int) -> None:
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(f"{name} must have shape (N, {channels}, H, W), got {tuple(x.shape)}")
     if not x.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {x.dtype}: encode() takes integer images")
+        raise ValueError(
+            f"{name} must be floating point, got {x.dtype}: encode() takes integer images"
+        )
 
 
 def exact_dtype(x: Tensor) -> torch.dtype:

@@ -69,9 +69,16 @@ class Chain(Bijection):
         return x, log_det
 
     def constant_log_det(self) -> Tensor:
-        """Return Σ of `log_det_per_position` over the layers that have one, equal 1x1 convolutions in one call."""
+        """Return Σ of `log_det_per_position` over the layers that have one.
+
+        1x1 convolutions of equal size share one call.
+        """
         convs: dict[int, list[InvertibleConv]] = defaultdict(list)
-        total = next(self.parameters()).new_zeros(()) if any(True for _ in self.parameters()) else torch.zeros(())
+        total = (
+            next(self.parameters()).new_zeros(())
+            if any(True for _ in self.parameters())
+            else torch.zeros(())
+        )
         for layer in self.layers:
             if isinstance(layer, InvertibleConv):
                 convs[layer.channels].append(layer)
@@ -102,8 +109,9 @@ class Chain(Bijection):
     def _run_checkpointed(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         log_det = x.new_zeros(len(x))
         for layer in self.layers:
+            assert isinstance(layer, Bijection)
             if not any(True for _ in layer.parameters()):
-                x, term = layer.rewindable(x, context)  # type: ignore[operator]
+                x, term = layer.rewindable(x, context)
             else:
                 x, term = recompute(layer.rewindable, x, context)
             if term is not None:
@@ -112,10 +120,15 @@ class Chain(Bijection):
 
 
 def recompute(function: Callable[..., Any], *args: Tensor | None) -> Any:  # noqa: ANN401
-    """Call a function whose activations are computed again in the backward pass instead of being kept."""
-    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=_contexts)
+    """Call a function; the backward pass computes its activations again, none is kept."""
+    return checkpoint(
+        function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=_contexts
+    )
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return contexts for the first run and the recomputation: only the first may count statistics."""
+    """Return contexts for the first run and the recomputation.
+
+    Only the first may count statistics.
+    """
     return nullcontext(), frozen_statistics()

@@ -11,8 +11,8 @@ class DenseFlowConfig:
     """Every choice that defines a `DenseFlow`; the defaults are the paper's.
 
     Attributes:
-        image_shape: Channels, height and width of the images; any size (awkward ones are padded inside).
-        levels: Number of integer values a pixel can take: 256 for bytes, 17 for scikit-learn's digits.
+        image_shape: Channels, height and width of the images; any size (awkward ones are padded).
+        levels: How many integer values a pixel can take: 256 for bytes, 17 for sklearn's digits.
         units: Units of each block; a block works at half the size of the one before.
         couplings: Couplings of each unit, by block.
         mid_channels: Width of the coupling nets, by block.
@@ -20,14 +20,14 @@ class DenseFlowConfig:
         net_depth: Layers of the coupling nets' dense blocks.
         net_growth: Channels each of those layers adds.
         attention: Whether Nyström attention stands beside the dense blocks.
-        dequantization: How integers become continuous: a learned conditional flow, or uniform noise.
+        dequantization: How integers become continuous: by a learned flow or by uniform noise.
         dequantization_couplings: Couplings of the variational dequantiser.
         dequantization_channels: Width of its nets and of its context.
         dequantization_depth: Layers of its dense blocks.
         dequantization_growth: Growth of its coupling nets' dense blocks.
         context_growth: Growth of its context's dense blocks.
-        memory: What training keeps: every activation, each layer's input, or the ends of each unit alone.
-        net_dtype: What coupling nets compute in; everything else stays in the parameters' own precision.
+        memory: What training keeps: every activation, each layer's input, or each unit's ends.
+        net_dtype: What coupling nets compute in; all else stays in the parameters' own precision.
     """
 
     image_shape: tuple[int, int, int] = (3, 32, 32)
@@ -52,11 +52,15 @@ class DenseFlowConfig:
         """Check every field and freeze lists (as YAML and JSON give them) into tuples."""
         for name in ("image_shape", "units", "couplings", "mid_channels"):
             value = tuple(getattr(self, name))
-            if not value or any(not isinstance(v, int) or isinstance(v, bool) or v < 1 for v in value):
+            if not value or any(
+                not isinstance(v, int) or isinstance(v, bool) or v < 1 for v in value
+            ):
                 raise ValueError(f"{name} must be whole numbers ≥ 1, got {value}")
             object.__setattr__(self, name, value)
         if len(self.image_shape) != 3:
-            raise ValueError(f"image_shape must be (channels, height, width), got {self.image_shape}")
+            raise ValueError(
+                f"image_shape must be (channels, height, width), got {self.image_shape}"
+            )
         if not len(self.units) == len(self.couplings) == len(self.mid_channels):
             raise ValueError(
                 "units, couplings and mid_channels must have one entry per block, got "
@@ -66,10 +70,20 @@ class DenseFlowConfig:
             raise ValueError(f"levels must be in 2…256 (images are uint8), got {self.levels}")
         if self.attention and min(self.mid_channels) < 2:
             raise ValueError(f"mid_channels must be ≥ 2 with attention, got {self.mid_channels}")
-        for name in ("noise_growth", "net_depth", "dequantization_depth", "dequantization_couplings"):
+        for name in (
+            "noise_growth",
+            "net_depth",
+            "dequantization_depth",
+            "dequantization_couplings",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be ≥ 0, got {getattr(self, name)}")
-        for name in ("net_growth", "dequantization_channels", "dequantization_growth", "context_growth"):
+        for name in (
+            "net_growth",
+            "dequantization_channels",
+            "dequantization_growth",
+            "context_growth",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be ≥ 1, got {getattr(self, name)}")
         for name, allowed in (
@@ -78,7 +92,9 @@ class DenseFlowConfig:
             ("net_dtype", ("float32", "bfloat16")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}"
+                )
 
     @property
     def multiple(self) -> int:

@@ -12,10 +12,11 @@ from protoflows.flows.base import ConstantJacobian, check_features, exact_dtype
 
 
 class InvertibleConv(ConstantJacobian):
-    """Channel mixing z = Wx at every position, log-det H·W·log|det W| (Glow, Kingma & Dhariwal 2018).
+    """Channel mixing z = Wx at every position, log-det H·W·log|det W|.
 
-    W starts as a random rotation. The inverse is taken in float64 (a float32 inverse of an ill-conditioned W is what
-    breaks round trips elsewhere) and, in eval mode, kept until W changes.
+    The 1x1 convolution of Glow (Kingma & Dhariwal 2018). W starts as a random rotation. The inverse
+    is taken in float64 (a float32 inverse of an ill-conditioned W is what breaks round trips
+    elsewhere) and, in eval mode, kept until W changes.
 
     Example:
         >>> layer = InvertibleConv(3)
@@ -64,13 +65,16 @@ class InvertibleConv(ConstantJacobian):
         return _mix(z, self._constants()[0])
 
     def train(self, mode: bool = True) -> InvertibleConv:
-        """Change the mode and forget the cache: a write to `.data`, as moving averages do it, leaves no other trace."""
+        """Change the mode and forget the cache.
+
+        A write to `.data`, as moving averages do it, leaves no other trace.
+        """
         self._cached = None
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, object]:
         """Copy or pickle without the cache, whose key names this tensor's memory."""
-        return {**super().__getstate__(), "_cached": None}  # type: ignore[misc]
+        return {**super().__getstate__(), "_cached": None}
 
 
 def _mix(x: Tensor, weight: Tensor) -> Tensor:
@@ -79,9 +83,10 @@ def _mix(x: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def remember_constants(layers: Sequence[InvertibleConv]) -> None:
-    """Compute inverse and log|det| of equally sized layers in one batched call and cache them on each.
+    """Compute inverse and log|det| of equally sized layers in one call; cache them on each.
 
-    LU of many small matrices one by one is mostly overhead: a quarter of a training step in the paper's model.
+    LU of many small matrices one by one is mostly overhead: a quarter of a training step in the
+    paper's model.
     """
     stale = [layer for layer in layers if layer._cached is None or layer._cached[0] != layer._key()]
     if not stale:
@@ -92,8 +97,9 @@ def remember_constants(layers: Sequence[InvertibleConv]) -> None:
     singular = ~logabsdet.isfinite()
     if bool(singular.any()):
         raise ValueError(
-            f"{int(singular.sum())} invertible 1x1 convolution(s) of {weight.shape[-1]} channels have a singular or "
-            "non-finite weight: the flow cannot be inverted (training diverged, or the checkpoint is damaged)"
+            f"{int(singular.sum())} invertible 1x1 convolution(s) of {weight.shape[-1]} channels "
+            "have a singular or non-finite weight: the flow cannot be inverted (training diverged, "
+            "or the checkpoint is damaged)"
         )
     inverse = torch.linalg.inv(exact).to(weight.dtype)
     for layer, inv, log in zip(stale, inverse, logabsdet.to(weight.dtype), strict=True):

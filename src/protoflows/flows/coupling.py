@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from protoflows.flows.base import Bijection, Rewound
 from protoflows.flows.reshape import halves
@@ -12,12 +15,14 @@ from protoflows.flows.reshape import halves
 class AffineCoupling(Bijection):
     """Halves (a, b) → (a, shift + exp(s)·b), log-det Σ s (Real NVP, Dinh et al. 2017).
 
-    The net maps a (and a context, where there is one) to two values per channel of b, interleaved: r and the shift; the
-    log-scale is s = 2·tanh(r/2), so one coupling changes no value by more than e² ≈ 7.4.
+    The net maps a (and a context, where there is one) to two values per channel of b, interleaved:
+    r and the shift; the log-scale is s = 2·tanh(r/2), so one coupling changes no value by more than
+    e² ≈ 7.4.
 
     Args:
         net: From the channels of a to 2 channels per channel of b.
-        net_dtype: What the net computes in; None: the dtype of x. Scales, sums and inverses stay in the dtype of x.
+        net_dtype: What the net computes in; None: the dtype of x. Scales, sums and inverses stay in
+            the dtype of x.
 
     Example:
         >>> layer = AffineCoupling(torch.nn.Conv2d(1, 2, 1))
@@ -40,14 +45,15 @@ class AffineCoupling(Bijection):
         """Return (s, shift), each shaped like b."""
         inputs = a.to(self.net_dtype or a.dtype)
         out = self.net(inputs) if context is None else self.net(inputs, context)
-        raw, shift = out.to(a.dtype).unflatten(1, (-1, 2)).unbind(2)
-        return 2 * torch.tanh(raw / 2), shift
+        s, shift = _SplitParameters.apply(out, a.dtype)
+        return s, shift
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map x to z; return z and Σ s."""
         a, b = self._halves(x)
         s, shift = self.scale_and_shift(a, context)
-        return torch.cat([a, torch.addcmul(shift, s.exp(), b)], 1), s.flatten(1).sum(1)
+        changed = _ScaleShift.apply(b, s, shift)
+        return torch.cat([a, changed], 1), s.flatten(1).sum(1)
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Map z back: b = (b' − shift)·exp(−s)."""
@@ -55,11 +61,14 @@ class AffineCoupling(Bijection):
         s, shift = self.scale_and_shift(a, context)
         return torch.cat([a, (changed - shift) * torch.exp(-s)], 1)
 
-    def rewind(self, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
+    def rewind(
+        self, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
+    ) -> Rewound:
         """Recover x and carry the gradients back with one evaluation of the net.
 
-        a leaves the coupling unchanged, so the net can be evaluated at once; with b' = shift + eˢ·b,
-        ∂L/∂b = eˢ·∂L/∂b', ∂L/∂shift = ∂L/∂b', ∂L/∂s = (b' − shift)·∂L/∂b' + ∂L/∂log_det.
+        a leaves the coupling unchanged, so the net can be evaluated at once; with
+        b' = shift + eˢ·b, ∂L/∂b = eˢ·∂L/∂b', ∂L/∂shift = ∂L/∂b',
+        ∂L/∂s = (b' − shift)·∂L/∂b' + ∂L/∂log_det.
         """
         params = [p for p in self.parameters() if p.requires_grad]
         a, changed = self._halves(z)
@@ -74,15 +83,64 @@ class AffineCoupling(Bijection):
             grad_s = torch.addcmul(grad_log_det.view(-1, 1, 1, 1), scaled, grad_changed)
             grad_b = grad_changed * s.exp()
         inputs = [a, *([] if context is None else [context]), *params]
-        found = list(torch.autograd.grad([s, shift], inputs, [grad_s, grad_changed], allow_unused=True))
+        found = list(
+            torch.autograd.grad([s, shift], inputs, [grad_s, grad_changed], allow_unused=True)
+        )
         through_net = found.pop(0)
         if through_net is not None:
             grad_a = grad_a + through_net
         grad_context = found.pop(0) if context is not None else None
-        return Rewound(torch.cat([a.detach(), b], 1), torch.cat([grad_a, grad_b], 1), grad_context, found)
+        return Rewound(
+            torch.cat([a.detach(), b], 1), torch.cat([grad_a, grad_b], 1), grad_context, found
+        )
 
     @staticmethod
     def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
         if x.dim() != 4 or x.shape[1] < 2:
-            raise ValueError(f"a coupling needs maps (N, C, H, W) of at least 2 channels, got {tuple(x.shape)}")
+            raise ValueError(
+                f"a coupling needs maps (N, C, H, W) of at least 2 channels, got {tuple(x.shape)}"
+            )
         return halves(x)
+
+
+class _SplitParameters(torch.autograd.Function):
+    """(r, shift) interleaved by channel → s = 2·tanh(r/2) and shift.
+
+    ∂s/∂r = 1 − (s/2)², written in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        raw, shift = out[:, 0::2], out[:, 1::2]
+        s = raw.to(dtype).mul_(0.5) if raw.dtype != dtype else raw * 0.5
+        s.tanh_().mul_(2)
+        ctx.save_for_backward(s)
+        ctx.dtype = out.dtype
+        return s, shift.to(dtype, copy=True)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_s: Tensor, grad_shift: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        (s,) = ctx.saved_tensors
+        n, channels, height, width = s.shape
+        grad = s.new_empty(n, height, width, 2 * channels, dtype=ctx.dtype).permute(0, 3, 1, 2)
+        grad[:, 0::2] = torch.addcmul(grad_s, s * s, grad_s, value=-0.25)
+        grad[:, 1::2] = grad_shift
+        return grad, None
+
+
+class _ScaleShift(torch.autograd.Function):
+    """b' = shift + eˢ·b; needs eˢ and b alone to go back."""
+
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, s: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
+        scale = s.exp()
+        ctx.save_for_backward(b, scale)
+        return torch.addcmul(shift, scale, b)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+        b, scale = ctx.saved_tensors
+        grad_b = grad * scale
+        return grad_b, grad_b * b, grad

@@ -12,7 +12,11 @@ from protoflows.flows.chain import Chain
 from protoflows.flows.config import DenseFlowConfig
 from protoflows.flows.conv1x1 import InvertibleConv
 from protoflows.flows.coupling import AffineCoupling
-from protoflows.flows.dequantize import Dequantization, UniformDequantization, VariationalDequantization
+from protoflows.flows.dequantize import (
+    Dequantization,
+    UniformDequantization,
+    VariationalDequantization,
+)
 from protoflows.flows.encoding import Encoding
 from protoflows.flows.nets import CouplingNet, frozen_statistics
 from protoflows.flows.noise import Noise, Seed, standard_normal_log_prob
@@ -23,8 +27,9 @@ from protoflows.flows.transition import Transition
 class DenseFlowBlock(nn.Module):
     """Units at one resolution with noise channels appended between them.
 
-    Each unit is a `Chain` of couplings (actnorm, 1x1 convolution, affine coupling, swap). Before every unit but the first
-    a `CrossUnitCoupling` widens the features, seeing what entered all earlier units.
+    Each unit is a `Chain` of couplings (actnorm, 1x1 convolution, affine coupling, swap). Before
+    every unit but the first a `CrossUnitCoupling` widens the features, seeing what entered all
+    earlier units.
     """
 
     def __init__(self, channels: int, config: DenseFlowConfig, index: int) -> None:
@@ -42,15 +47,24 @@ class DenseFlowBlock(nn.Module):
             layers: list[Bijection] = []
             for _ in range(config.couplings[index]):
                 net = CouplingNet(
-                    (channels + 1) // 2, 2 * (channels // 2), config.mid_channels[index], config.net_depth,
-                    config.net_growth, config.attention,
-                )  # fmt: skip
-                layers += [ActNorm(channels), InvertibleConv(channels), AffineCoupling(net, net_dtype), SwapHalves()]
+                    (channels + 1) // 2,
+                    2 * (channels // 2),
+                    config.mid_channels[index],
+                    config.net_depth,
+                    config.net_growth,
+                    config.attention,
+                )
+                layers += [
+                    ActNorm(channels),
+                    InvertibleConv(channels),
+                    AffineCoupling(net, net_dtype),
+                    SwapHalves(),
+                ]
             self.units.append(Chain(layers, config.memory))
         self.out_channels = channels
 
     def forward(self, x: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Map features to wider features of the same size; return them and this block's terms (N,)."""
+        """Map features to wider features of the same size; return them and the terms, (N,)."""
         log_det = x.new_zeros(len(x))
         seen: list[Tensor] = []  # what came into the units so far, before noise was appended there
         for i, unit in enumerate(self.units):
@@ -73,18 +87,22 @@ class DenseFlowBlock(nn.Module):
 
 
 class DenseFlow(nn.Module):
-    """A normalising flow for images whose coupling nets are dense blocks with attention (DenseFlow, Grcić et al. 2021).
+    """A normalising flow for images (DenseFlow, Grcić et al. 2021).
 
-    Dequantisation, then blocks of units at ever smaller sizes with transitions between them. `encode` gives the latent
-    and every likelihood term but the latent's own, `decode` undoes it exactly. Unconditional density and samples use a
+    Dequantisation, then blocks of units at ever smaller sizes with transitions between them; the
+    coupling nets are dense blocks with attention. `encode` gives the latent and every likelihood
+    term but the latent's own, `decode` undoes it exactly. Unconditional density and samples use a
     normal `loc`, `log_scale` per latent channel.
 
     Args:
         config: What the flow is made of.
 
     Example:
-        >>> flow = DenseFlow(DenseFlowConfig((1, 8, 8), 17, (1, 1), (2, 2), (8, 8), net_depth=2, net_growth=8)).eval()
-        >>> x = torch.randint(0, 17, (3, 1, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+        >>> flow = DenseFlow(
+        ...     DenseFlowConfig((1, 8, 8), 17, (1, 1), (2, 2), (8, 8), net_depth=2, net_growth=8)
+        ... ).eval()
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x = torch.randint(0, 17, (3, 1, 8, 8), generator=generator).to(torch.uint8)
         >>> enc = flow.encode(x, seed=1)
         >>> torch.equal(flow.decode(enc), x), enc.latent.shape
         (True, torch.Size([3, 8, 2, 2]))
@@ -115,24 +133,31 @@ class DenseFlow(nn.Module):
 
     def extra_repr(self) -> str:
         """Describe the flow."""
-        return f"image_shape={self.config.image_shape}, latent_shape={self.config.latent_shape}, memory={self.config.memory}"
+        return (
+            f"image_shape={self.config.image_shape}, latent_shape={self.config.latent_shape}, "
+            f"memory={self.config.memory}"
+        )
 
     def encode(self, x: Tensor, *, temperature: float = 1.0, seed: Seed = None) -> Encoding:
         """Map images to latents with one draw of the injected noise.
 
-        At temperature 1, log_det + log p(z) is a one-sample bound on log p(x). At 0 all noise is at its mean: a
-        deterministic embedding, whose log_det bounds nothing; nor does it in between.
+        At temperature 1, log_det + log p(z) is a one-sample bound on log p(x). At 0 all noise is at
+        its mean: a deterministic embedding, whose log_det bounds nothing; nor does it in between.
 
         Args:
             x: Integer images (N, C, H, W) with values in 0…levels − 1.
             temperature: Shrinks all injected noise towards its mean.
-            seed: An int, a `torch.Generator`, one int per image (N,), or None for torch's global state.
+            seed: An int, a `torch.Generator`, one int per image (N,), or None for torch's global
+                state.
         """
         self._check_images(x)
         return self(x.to(self.loc.device), Noise(len(x), temperature, seed))
 
     def forward(self, x: Tensor, noise: Noise) -> Encoding:
-        """Map images that are known to be valid, with noise from a given source: the path that training takes."""
+        """Map images that are known to be valid, with noise from a given source.
+
+        This is the path that training takes.
+        """
         like = self.loc
         with torch.autocast(like.device.type, enabled=False):
             y, u, log_det = self.dequantization(self.padding.add(x), noise, like)
@@ -151,20 +176,29 @@ class DenseFlow(nn.Module):
     def decode(self, encoding: Encoding) -> Tensor:
         """Map an encoding back to its uint8 images, pixel for pixel."""
         if len(encoding.factored) != len(self.transitions):
-            raise ValueError(f"encoding.factored must hold {len(self.transitions)} tensors, got {len(encoding.factored)}")
+            raise ValueError(
+                f"encoding.factored must hold {len(self.transitions)} tensors, "
+                f"got {len(encoding.factored)}"
+            )
         y = self._undo(encoding.latent, encoding.factored)
         return self.padding.remove(self.dequantization.inverse(y, encoding.dequantization))
 
     @torch.no_grad()
     def decode_latent(self, z: Tensor, *, temperature: float = 1.0, seed: Seed = None) -> Tensor:
-        """Map latents alone to uint8 images; what transitions put out is drawn at the temperature (0: its mean).
+        """Map latents alone to uint8 images.
+
+        What transitions put out is drawn at the temperature (0: its mean).
 
         Args:
             z: Latents (N, C, h, w) or (N, D).
             temperature: Shrinks what is drawn towards its mean.
             seed: As in `encode`.
         """
-        z = z.unflatten(1, self.config.latent_shape) if z.dim() == 2 and z.shape[1] == self.config.latent_dims else z
+        z = (
+            z.unflatten(1, self.config.latent_shape)
+            if z.dim() == 2 and z.shape[1] == self.config.latent_dims
+            else z
+        )
         y = self._undo(z, None, Noise(len(z), temperature, seed))
         return self.padding.remove(self.dequantization.inverse(y))
 
@@ -187,10 +221,14 @@ class DenseFlow(nn.Module):
         z = self.loc.view(1, -1, 1, 1) + self.log_scale.exp().view(1, -1, 1, 1) * e
         return self.padding.remove(self.dequantization.inverse(self._undo(z, None, noise)))
 
-    def _undo(self, z: Tensor, factored: tuple[Tensor, ...] | None, noise: Noise | None = None) -> Tensor:
+    def _undo(
+        self, z: Tensor, factored: tuple[Tensor, ...] | None, noise: Noise | None = None
+    ) -> Tensor:
         shape = self.config.latent_shape
         if z.dim() != 4 or tuple(z.shape[1:]) != shape:
-            raise ValueError(f"latent must have shape (N, {', '.join(map(str, shape))}), got {tuple(z.shape)}")
+            raise ValueError(
+                f"latent must have shape (N, {', '.join(map(str, shape))}), got {tuple(z.shape)}"
+            )
         if not bool(z.isfinite().all()):
             raise ValueError("latent holds NaN or infinite values: there is no image to decode")
         z = z.to(self.loc)
@@ -200,17 +238,30 @@ class DenseFlow(nn.Module):
                 if i:
                     transition = self.transitions[i - 1]
                     assert isinstance(transition, Transition)
-                    out = factored[i - 1] if factored is not None else transition.draw(z, noise or Noise(len(z)))
+                    out = (
+                        factored[i - 1]
+                        if factored is not None
+                        else transition.draw(z, noise or Noise(len(z)))
+                    )
                     z = transition.inverse(z, out.to(z))
         return channels_to_space(z)
 
     def _check_images(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor) or x.dim() != 4 or tuple(x.shape[1:]) != self.config.image_shape:
+        if (
+            not isinstance(x, Tensor)
+            or x.dim() != 4
+            or tuple(x.shape[1:]) != self.config.image_shape
+        ):
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"x must have shape (N, {', '.join(map(str, self.config.image_shape))}), got {got}")
+            raise ValueError(
+                f"x must have shape (N, {', '.join(map(str, self.config.image_shape))}), got {got}"
+            )
         if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-            raise ValueError(f"x must hold integers in 0…{self.config.levels - 1} (uint8), got {x.dtype}")
+            raise ValueError(
+                f"x must hold integers in 0…{self.config.levels - 1} (uint8), got {x.dtype}"
+            )
         if x.numel() and (int(x.max()) >= self.config.levels or int(x.min()) < 0):
             raise ValueError(
-                f"x must hold integers in 0…{self.config.levels - 1}, got values from {int(x.min())} to {int(x.max())}"
+                f"x must hold integers in 0…{self.config.levels - 1}, "
+                f"got values from {int(x.min())} to {int(x.max())}"
             )

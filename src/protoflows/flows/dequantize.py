@@ -28,9 +28,10 @@ class Dequantized(NamedTuple):
 
 
 class Dequantization(nn.Module):
-    """y = (x + u)/levels − ½ with u in [0, 1]; the term is −(number of values)·log levels − log q(u|x).
+    """y = (x + u)/levels − ½ with u in [0, 1].
 
-    Inverting needs u: round(levels·(y + ½) − u) is exact whenever y is right to within half a level, whereas
+    The term is −(number of values)·log levels − log q(u|x). Inverting needs u:
+    round(levels·(y + ½) − u) is exact whenever y is right to within half a level, whereas
     floor(levels·(y + ½)) fails for every u within rounding error of 0 or 1.
     """
 
@@ -53,7 +54,7 @@ class Dequantization(nn.Module):
         return Dequantized(y, u, term - x[0].numel() * math.log(self.levels))
 
     def inverse(self, y: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return the uint8 image of y: by rounding where the noise is known, by floor where it is not."""
+        """Return the uint8 image of y: by rounding where the noise is known, else by floor."""
         scaled = (y + 0.5) * self.levels
         values = scaled.floor() if noise is None else (scaled - noise).round()
         return values.clamp(0, self.levels - 1).to(torch.uint8)
@@ -64,7 +65,9 @@ class UniformDequantization(Dequantization):
 
     def draw(self, x: Tensor, noise: Noise, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return u and 0."""
-        u = noise.uniform(tuple(x.shape[1:]), like=like).contiguous(memory_format=torch.channels_last)
+        u = noise.uniform(tuple(x.shape[1:]), like=like).contiguous(
+            memory_format=torch.channels_last
+        )
         return u, like.new_zeros(len(x))
 
 
@@ -88,8 +91,9 @@ class SigmoidOf(Bijection):
 class VariationalDequantization(Dequantization):
     """u drawn from a conditional flow given the image (Flow++, Ho et al. 2019).
 
-    A normal of learned location and scale over 4C channels at half the size; 1x1 convolutions and couplings that see a
-    context of the image; unsqueeze; sigmoid. log q(u|x) = log base − Σ log-dets.
+    A normal of learned location and scale over 4C channels at half the size; 1x1 convolutions and
+    couplings that see a context of the image; unsqueeze; sigmoid.
+    log q(u|x) = log base − Σ log-dets.
     """
 
     def __init__(self, config: DenseFlowConfig) -> None:
@@ -106,14 +110,18 @@ class VariationalDequantization(Dequantization):
         self.net_dtype = torch.bfloat16 if config.net_dtype == "bfloat16" else None
         layers: list[Bijection] = []
         for _ in range(config.dequantization_couplings):
-            net = ConditionalNet(2 * channels, width, 4 * channels, width, depth, config.dequantization_growth)
+            net = ConditionalNet(
+                2 * channels, width, 4 * channels, width, depth, config.dequantization_growth
+            )
             layers += [InvertibleConv(4 * channels), AffineCoupling(net, self.net_dtype)]
         self.chain = Chain([*layers, InvertibleConv(4 * channels)], config.memory)
         self.sigmoid = SigmoidOf()
 
     def describe(self, x: Tensor, like: Tensor) -> Tensor:
         """Return the context map of integer images x, at half their size."""
-        scaled = (2 * x.to(like.dtype) / (self.levels - 1) - 1).contiguous(memory_format=torch.channels_last)
+        scaled = (2 * x.to(like.dtype) / (self.levels - 1) - 1).contiguous(
+            memory_format=torch.channels_last
+        )
         h = scaled.to(self.net_dtype or like.dtype)
         first, down, second = self.context
         assert isinstance(down, nn.Conv2d)
@@ -123,7 +131,11 @@ class VariationalDequantization(Dequantization):
 
     def draw(self, x: Tensor, noise: Noise, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return u and −log q(u|x)."""
-        context = self.describe(x, like) if self.chain.memory == "store" else recompute(self.describe, x, like)
+        context = (
+            self.describe(x, like)
+            if self.chain.memory == "store"
+            else recompute(self.describe, x, like)
+        )
         shape = (len(self.loc), x.shape[-2] // 2, x.shape[-1] // 2)
         e = noise.normal(shape, like=like).contiguous(memory_format=torch.channels_last)
         v = self.loc.view(1, -1, 1, 1) + self.log_scale.exp().view(1, -1, 1, 1) * e

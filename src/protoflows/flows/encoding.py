@@ -33,27 +33,37 @@ class Encoding:
         if isinstance(index, int):
             index = slice(index, index + 1) if index != -1 else slice(-1, None)
         return Encoding(
-            self.latent[index], self.log_det[index], tuple(f[index] for f in self.factored), self.dequantization[index]
+            self.latent[index],
+            self.log_det[index],
+            tuple(f[index] for f in self.factored),
+            self.dequantization[index],
         )
 
     def replace_latent(self, latent: Tensor) -> Encoding:
         """Return this encoding with another z, everything else kept."""
         if latent.shape != self.latent.shape:
-            raise ValueError(f"latent must have shape {tuple(self.latent.shape)}, got {tuple(latent.shape)}")
+            raise ValueError(
+                f"latent must have shape {tuple(self.latent.shape)}, got {tuple(latent.shape)}"
+            )
         return Encoding(latent, self.log_det, self.factored, self.dequantization)
 
     def detach(self) -> Encoding:
         """Cut the encoding from the graph that made it."""
         return Encoding(
-            self.latent.detach(), self.log_det.detach(), tuple(f.detach() for f in self.factored), self.dequantization.detach()
+            self.latent.detach(),
+            self.log_det.detach(),
+            tuple(f.detach() for f in self.factored),
+            self.dequantization.detach(),
         )
 
     def to(self, device: torch.device | str) -> Encoding:
         """Move all tensors to a device."""
         return Encoding(
-            self.latent.to(device), self.log_det.to(device), tuple(f.to(device) for f in self.factored),
+            self.latent.to(device),
+            self.log_det.to(device),
+            tuple(f.to(device) for f in self.factored),
             self.dequantization.to(device),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def cat(parts: list[Encoding]) -> Encoding:

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 Seed: TypeAlias = "int | torch.Generator | Tensor | None"
-"""An integer, a generator, one integer per image (tensor of shape (N,)), or None for torch's global state."""
+"""An integer, a generator, one integer per image (a tensor of shape (N,)), or None.
+
+None takes torch's global state.
+"""
 
 
 class Noise:
     """A source of the noise that a flow injects, shrunk towards its mean by a temperature.
 
-    Normal draws are T·e with e ~ N(0, 1); uniform ones ½ + T·(u − ½). T = 1 is the model; T = 0 makes every draw its
-    mean and the flow deterministic. With one seed per image, an image gets the same noise in whatever batch it travels.
+    Normal draws are T·e with e ~ N(0, 1); uniform ones ½ + T·(u − ½). T = 1 is the model; T = 0
+    makes every draw its mean and the flow deterministic. With one seed per image, an image gets the
+    same noise in whatever batch it travels.
 
     Args:
         batch: Number of images.
@@ -37,7 +41,8 @@ class Noise:
         if isinstance(seed, Tensor):
             if seed.shape != (batch,) or seed.is_floating_point():
                 raise ValueError(
-                    f"seed as a tensor must hold one integer per image, shape ({batch},), got {seed.dtype} {tuple(seed.shape)}"
+                    f"seed as a tensor must hold one integer per image, shape ({batch},), "
+                    f"got {seed.dtype} {tuple(seed.shape)}"
                 )
             self._generators = [torch.Generator().manual_seed(int(s)) for s in seed.tolist()]
         elif isinstance(seed, torch.Generator):
@@ -45,7 +50,10 @@ class Noise:
         elif isinstance(seed, int):
             self._generator = torch.Generator().manual_seed(seed)
         elif seed is not None:
-            raise ValueError(f"seed must be an int, a torch.Generator, a tensor of ints or None, got {type(seed).__name__}")
+            raise ValueError(
+                "seed must be an int, a torch.Generator, a tensor of ints or None, "
+                f"got {type(seed).__name__}"
+            )
 
     def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Draw T·e, e ~ N(0, 1), of shape (batch, *shape) with the dtype and device of `like`."""
@@ -60,7 +68,9 @@ class Noise:
         draw = self._draw("uniform", shape, like)
         return draw if self.temperature == 1 else draw.sub_(0.5).mul_(self.temperature).add_(0.5)
 
-    def _draw(self, kind: Literal["normal", "uniform"], shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def _draw(
+        self, kind: Literal["normal", "uniform"], shape: tuple[int, ...], like: Tensor
+    ) -> Tensor:
         dtype = torch.promote_types(like.dtype, torch.float32)
         if self._generators is not None:
             out = torch.empty(self.batch, *shape, dtype=dtype)
@@ -68,11 +78,17 @@ class Noise:
                 _fill(row, kind, generator)
             return out.to(like)
         device = like.device if self._generator is None else self._generator.device
-        return _fill(torch.empty(self.batch, *shape, dtype=dtype, device=device), kind, self._generator).to(like)
+        return _fill(
+            torch.empty(self.batch, *shape, dtype=dtype, device=device), kind, self._generator
+        ).to(like)
 
 
-def _fill(out: Tensor, kind: Literal["normal", "uniform"], generator: torch.Generator | None) -> Tensor:
-    return out.normal_(generator=generator) if kind == "normal" else out.uniform_(generator=generator)
+def _fill(
+    out: Tensor, kind: Literal["normal", "uniform"], generator: torch.Generator | None
+) -> Tensor:
+    return (
+        out.normal_(generator=generator) if kind == "normal" else out.uniform_(generator=generator)
+    )
 
 
 def standard_normal_log_prob(x: Tensor) -> Tensor:

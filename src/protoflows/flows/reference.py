@@ -27,7 +27,11 @@ _NET = [  # parts of a coupling net, theirs → ours
     (r"transform\.2\.", "project_out."),
     (r"transform\.1\.dense\.", "dense."),
 ]
-_DENSE = [(r"(\d+)\.nn\.0\.", r"pointwise.\1."), (r"(\d+)\.nn\.2\.", r"spatial.\1."), (r"\d+\.conv\.", "gate.")]
+_DENSE = [
+    (r"(\d+)\.nn\.0\.", r"pointwise.\1."),
+    (r"(\d+)\.nn\.2\.", r"spatial.\1."),
+    (r"\d+\.conv\.", "gate."),
+]
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,16 @@ class ReferenceCheckpoint:
 def load_reference(
     path: str | Path, image_shape: tuple[int, int, int] | None = None, *, ema: bool = False
 ) -> DenseFlow:
-    """Load a published DenseFlow or ProtoFlow checkpoint as a `DenseFlow` in eval mode, computing in float32.
+    """Load a published DenseFlow or ProtoFlow checkpoint as a `DenseFlow`.
+
+    It comes in eval mode and computes in float32.
 
     Args:
         path: A folder or a `.pt` file in the published layout.
-        image_shape: Channels, height and width of the images; no weight fixes the size. Default: what the settings
-            beside the checkpoint say, else 3x32x32.
-        ema: Take the averaged weights. Their batch-norm statistics are those of the plain weights; a warning says so.
+        image_shape: Channels, height and width of the images; no weight fixes the size. Default:
+            what the settings beside the checkpoint say, else 3x32x32.
+        ema: Take the averaged weights. Their batch-norm statistics are those of the plain weights;
+            a warning says so.
     """
     return flow_from_reference(read_reference(path, ema=ema), image_shape)
 
@@ -69,11 +76,13 @@ def read_reference(path: str | Path, *, ema: bool = False) -> ReferenceCheckpoin
     name = "model_ema" if ema else "model"
     state = content.get(name)
     if not isinstance(state, Mapping):
-        raise ValueError(f"{file} has no entry {name!r}; it holds: {', '.join(map(str, content)) or 'nothing'}")
+        raise ValueError(
+            f"{file} has no entry {name!r}; it holds: {', '.join(map(str, content)) or 'nothing'}"
+        )
     if ema:
         warnings.warn(
-            f"{file.name}: averaged weights, but batch-norm statistics of the plain ones; estimate them again on training "
-            "images before trusting likelihoods",
+            f"{file.name}: averaged weights, but batch-norm statistics of the plain ones; "
+            "estimate them again on training images before trusting likelihoods",
             stacklevel=3,
         )
     flow: dict[str, Tensor] = {}
@@ -95,7 +104,10 @@ def read_reference(path: str | Path, *, ema: bool = False) -> ReferenceCheckpoin
 def flow_from_reference(
     checkpoint: ReferenceCheckpoint, image_shape: tuple[int, int, int] | None = None
 ) -> DenseFlow:
-    """Build the flow that a checkpoint describes and fill in its weights, every key accounted for."""
+    """Build the flow that a checkpoint describes and fill in its weights.
+
+    Every key is accounted for.
+    """
     config = infer_config(checkpoint, image_shape)
     flow = DenseFlow(config)
     expected = flow.state_dict()
@@ -109,7 +121,9 @@ def flow_from_reference(
         if name is None or name not in expected:
             left_over.append(key)
         elif value.numel() != expected[name].numel():
-            wrong.append(f"{key}: shape {tuple(value.shape)}, expected {tuple(expected[name].shape)}")
+            wrong.append(
+                f"{key}: shape {tuple(value.shape)}, expected {tuple(expected[name].shape)}"
+            )
         else:
             found[name] = value.reshape(expected[name].shape).to(expected[name].dtype)
     missing = [name for name in expected if name not in found and name not in ("loc", "log_scale")]
@@ -134,11 +148,18 @@ def translate_key(key: str) -> str | None:
         return f"dequantization.context.{int(match[1]) - 1}.{_rename(match[2], _DENSE)}"
     if match := re.fullmatch(r"transforms\.0\.encoder\.transforms\.(\d+)\.weight", key):
         return f"dequantization.chain.layers.{match[1]}.weight"
-    if match := re.fullmatch(r"transforms\.0\.encoder\.transforms\.(\d+)\.coupling_net\.0\.(.+)", key):
+    if match := re.fullmatch(
+        r"transforms\.0\.encoder\.transforms\.(\d+)\.coupling_net\.0\.(.+)", key
+    ):
         return f"dequantization.chain.layers.{match[1]}.net.{_rename(match[2], _NET, _DENSE)}"
-    if match := re.fullmatch(r"transforms\.(\d+)\.noise_params\.(\d+)\.transformation\.([02])\.(\w+)", key):
+    if match := re.fullmatch(
+        r"transforms\.(\d+)\.noise_params\.(\d+)\.transformation\.([02])\.(\w+)", key
+    ):
         return f"blocks.{(int(match[1]) - 3) // 2}.noise.{match[2]}.net.{match[3]}.{match[4]}"
-    pattern = r"transforms\.(\d+)\.blocks\.(\d+)\.transforms\.(\d+)\.transforms\.([012])\.(?:coupling_net\.0\.dn\.)?(.+)"
+    pattern = (
+        r"transforms\.(\d+)\.blocks\.(\d+)\.transforms\.(\d+)\.transforms\.([012])\."
+        r"(?:coupling_net\.0\.dn\.)?(.+)"
+    )
     if match := re.fullmatch(pattern, key):
         block, layer = (int(match[1]) - 3) // 2, 4 * int(match[3]) + int(match[4])
         rest = f"net.{_rename(match[5], _NET, _DENSE)}" if match[4] == "2" else match[5]
@@ -149,7 +170,10 @@ def translate_key(key: str) -> str | None:
 def infer_config(
     checkpoint: ReferenceCheckpoint, image_shape: tuple[int, int, int] | None = None
 ) -> DenseFlowConfig:
-    """Read the architecture off the tensors' names and shapes; settings beside them have to agree."""
+    """Read the architecture off the tensors' names and shapes.
+
+    Settings beside them have to agree.
+    """
     keys, path = checkpoint.flow, checkpoint.path
     blocks: dict[int, dict[int, int]] = {}
     for key in keys:
@@ -158,11 +182,13 @@ def infer_config(
             units[int(match[2])] = max(units.get(int(match[2]), 0), int(match[3]) + 1)
     if not blocks or "transforms.0.encoder.base_dist.loc" not in keys:
         raise ValueError(
-            f"{path} is not in the layout of the published checkpoints: no keys transforms.N.blocks… and "
-            f"transforms.0.encoder.base_dist.loc among its {len(keys)} flow keys ({_some(list(keys))})"
+            f"{path} is not in the layout of the published checkpoints: "
+            "no keys transforms.N.blocks… and transforms.0.encoder.base_dist.loc "
+            f"among its {len(keys)} flow keys ({_some(list(keys))})"
         )
     first = sorted(blocks)[0]
-    net = f"transforms.{first}.blocks.0.transforms.0.transforms.2.coupling_net.0.dn.transform."
+    in_block = ".blocks.0.transforms.0.transforms.2.coupling_net.0.dn.transform."
+    net = f"transforms.{first}{in_block}"
     channels = keys["transforms.0.encoder.base_dist.loc"].numel() // 4
     dequantizer = "transforms.0.encoder."
     conditional = dequantizer + "transforms.1.coupling_net.0.transform.1.dense."
@@ -172,13 +198,15 @@ def infer_config(
             units=tuple(len(blocks[b]) for b in sorted(blocks)),
             couplings=tuple(max(blocks[b].values()) for b in sorted(blocks)),
             mid_channels=tuple(
-                len(keys[f"transforms.{b}.blocks.0.transforms.0.transforms.2.coupling_net.0.dn.transform.0.weight"])
-                for b in sorted(blocks)
+                len(keys[f"transforms.{b}{in_block}0.weight"]) for b in sorted(blocks)
             ),
             noise_growth=_noise_growth(keys),
             net_depth=_depth(keys, net + "1.dense."),
             net_growth=len(keys[net + "1.dense.0.nn.2.weight"]),
-            dequantization_couplings=sum(bool(re.fullmatch(re.escape(dequantizer) + r"transforms\.\d+\.weight", k)) for k in keys)
+            dequantization_couplings=sum(
+                bool(re.fullmatch(re.escape(dequantizer) + r"transforms\.\d+\.weight", k))
+                for k in keys
+            )
             - 1,
             dequantization_channels=len(keys[dequantizer + "context_init.2.weight"]),
             dequantization_depth=_depth(keys, conditional),
@@ -186,7 +214,9 @@ def infer_config(
             context_growth=len(keys[dequantizer + "context_init.1.0.nn.2.weight"]),
         )
     except KeyError as error:
-        raise ValueError(f"{path}: the key {error.args[0]} is missing, the architecture cannot be read off") from None
+        raise ValueError(
+            f"{path}: the key {error.args[0]} is missing, the architecture cannot be read off"
+        ) from None
     _check_settings(checkpoint, config)
     return config
 
@@ -196,11 +226,16 @@ def _find_checkpoint(path: Path) -> Path:
         return path
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}: neither a folder nor a file")
-    candidates = [path / "check" / "checkpoint.pt", *sorted(path.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime)[::-1]]
+    candidates = [
+        path / "check" / "checkpoint.pt",
+        *sorted(path.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime)[::-1],
+    ]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise FileNotFoundError(f"{path} holds neither check/checkpoint.pt (DenseFlow) nor checkpoint*.pt (ProtoFlow)")
+    raise FileNotFoundError(
+        f"{path} holds neither check/checkpoint.pt (DenseFlow) nor checkpoint*.pt (ProtoFlow)"
+    )
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
@@ -209,7 +244,9 @@ def _read_settings(file: Path) -> dict[str, Any]:
         if (folder / "config.json").is_file():
             settings = json.loads((folder / "config.json").read_text())
             if not isinstance(settings, dict):
-                raise ValueError(f"{folder / 'config.json'} must hold an object, got {type(settings).__name__}")
+                raise ValueError(
+                    f"{folder / 'config.json'} must hold an object, got {type(settings).__name__}"
+                )
             return {**(settings.get("flow_args") or {}), **settings}
         if (folder / "args.pickle").is_file():
             return load_namespace(folder / "args.pickle")
@@ -229,8 +266,14 @@ def _check_settings(checkpoint: ReferenceCheckpoint, config: DenseFlowConfig) ->
         given = checkpoint.settings.get(name)
         given = tuple(given) if isinstance(given, list | tuple) else given
         # Without a second unit no weight shows the growth.
-        if given is not None and given != value and not (name == "growth_rate" and max(config.units) == 1):
-            raise ValueError(f"{checkpoint.path}: its settings say {name}={given}, its weights {value}")
+        if (
+            given is not None
+            and given != value
+            and not (name == "growth_rate" and max(config.units) == 1)
+        ):
+            raise ValueError(
+                f"{checkpoint.path}: its settings say {name}={given}, its weights {value}"
+            )
 
 
 def _image_shape(
@@ -238,7 +281,10 @@ def _image_shape(
 ) -> tuple[int, int, int]:
     if image_shape is not None:
         if image_shape[0] != channels:
-            raise ValueError(f"image_shape must have the checkpoint's {channels} channels, got {tuple(image_shape)}")
+            raise ValueError(
+                f"image_shape must have the checkpoint's {channels} channels, "
+                f"got {tuple(image_shape)}"
+            )
         return image_shape
     size = checkpoint.settings.get("img_size", 32)
     height, width = size if isinstance(size, list | tuple) else (size, size)
@@ -252,7 +298,9 @@ def _is_constant(key: str, value: Tensor, wrong: list[str]) -> bool:
         "transforms.1._scale": 1.0,
         "transforms.0.ldj_per_dim": -math.log(256),
     }
-    if key in constants or re.fullmatch(r"transforms\.0\.encoder\.transforms\.\d+\.temperature", key):
+    if key in constants or re.fullmatch(
+        r"transforms\.0\.encoder\.transforms\.\d+\.temperature", key
+    ):
         wanted = constants.get(key, 1.0)
         if not torch.allclose(value.double(), torch.tensor(wanted, dtype=torch.float64), atol=1e-5):
             wrong.append(f"{key} = {value.flatten().tolist()}: only {wanted:.6g} is supported")
@@ -272,7 +320,10 @@ def _depth(keys: Mapping[str, Tensor], prefix: str) -> int:
 
 
 def _rename(name: str, *rules: list[tuple[str, str]]) -> str:
-    """Apply the first rule of the first list to the start of a name, those of later lists wherever they fit."""
+    """Apply the first list's first fitting rule to the start of a name.
+
+    Those of later lists apply wherever they fit.
+    """
     for pattern, new in rules[0]:
         if re.match(pattern, name):
             name = re.sub("^" + pattern, new, name)
@@ -285,7 +336,9 @@ def _rename(name: str, *rules: list[tuple[str, str]]) -> str:
 
 
 def _some(names: list[str], limit: int = 6) -> str:
-    return ", ".join(names[:limit]) + (f" … and {len(names) - limit} more" if len(names) > limit else "")
+    return ", ".join(names[:limit]) + (
+        f" … and {len(names) - limit} more" if len(names) > limit else ""
+    )
 
 
 def _report(path: Path, missing: list[str], left_over: list[str], wrong: list[str]) -> str:

@@ -16,8 +16,9 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
         >>> [part.shape[1] for part in halves(torch.zeros(1, 5, 1, 1))]
         [3, 2]
     """
-    middle = (x.shape[1] + 1) // 2
-    return x[:, :middle], x[:, middle:]
+    # One split: one concatenation in the backward pass.
+    first, second = x.split([(x.shape[1] + 1) // 2, x.shape[1] // 2], 1)
+    return first, second
 
 
 def space_to_channels(x: Tensor) -> Tensor:
@@ -52,7 +53,9 @@ class Squeeze(Bijection):
 
 
 class SwapHalves(Bijection):
-    """Exchange the two halves of the channels, so that the next coupling changes the other one; log-det 0.
+    """Exchange the two halves of the channels; log-det 0.
+
+    The next coupling then changes the other one.
 
     Example:
         >>> layer = SwapHalves()
@@ -67,17 +70,17 @@ class SwapHalves(Bijection):
         return torch.cat([second, first], 1), x.new_zeros(len(x))
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
-        """Map (second, first) to (first, second); the sizes come back right for odd channels, too."""
-        second = z.shape[1] // 2
-        return torch.cat([z[:, second:], z[:, :second]], 1)
+        """Map (second, first) to (first, second), with the right sizes for odd channels, too."""
+        second, first = z.split([z.shape[1] // 2, (z.shape[1] + 1) // 2], 1)
+        return torch.cat([first, second], 1)
 
 
 class Padding:
     """Centred edge padding of integer images to a multiple, and its undoing.
 
-    The padded pixels are a deterministic function of the image, so P(x) ≥ P(padded x): scoring the padded image with all
-    its terms bounds the likelihood of the image's own values from below, and the model loses only what it fails to learn
-    of the copying.
+    The padded pixels are a deterministic function of the image, so P(x) ≥ P(padded x): scoring the
+    padded image with all its terms bounds the likelihood of the image's own values from below, and
+    the model loses only what it fails to learn of the copying.
     """
 
     def __init__(self, height: int, width: int, multiple: int) -> None:
@@ -96,8 +99,12 @@ class Padding:
         """Repeat the edges outwards (any width, also wider than the image)."""
         if not self.needed:
             return x
-        rows = torch.arange(-self.top, self.height + self.bottom, device=x.device).clamp(0, self.height - 1)
-        columns = torch.arange(-self.left, self.width + self.right, device=x.device).clamp(0, self.width - 1)
+        rows = torch.arange(-self.top, self.height + self.bottom, device=x.device).clamp(
+            0, self.height - 1
+        )
+        columns = torch.arange(-self.left, self.width + self.right, device=x.device).clamp(
+            0, self.width - 1
+        )
         return x[..., rows[:, None], columns]
 
     def remove(self, x: Tensor) -> Tensor:

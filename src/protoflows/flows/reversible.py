@@ -1,4 +1,4 @@
-"""Backward pass that recomputes activations by inversion, so that memory does not grow with depth."""
+"""Backward pass that recomputes activations by inversion: memory does not grow with depth."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ if TYPE_CHECKING:
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 TOLERANCE_LOW_PRECISION = 5e-2
-"""Largest trusted round-trip error, max|x̂ − x| / rms(x), with nets in full and in 16-bit precision."""
+"""Largest trusted round-trip error, max|x̂ − x| / rms(x).
+
+The former with nets in full precision, the latter in 16-bit.
+"""
 
 
 class RoundTripWarning(UserWarning):
-    """The inverse was too inexact to differentiate through; the gradient was taken from stored inputs instead."""
+    """The inverse was too inexact to differentiate through.
+
+    The gradient was taken from stored inputs instead.
+    """
 
 
 def reversible_apply(chain: Chain, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
     """Run the chain, keeping its two ends alone for the backward pass.
 
-    The parameters are inputs of the autograd node and their gradients its outputs, so whatever hangs on a parameter's
-    gradient (accumulation, hooks, DistributedDataParallel's buckets) works as it does without recomputation.
+    The parameters are inputs of the autograd node and their gradients its outputs, so whatever
+    hangs on a parameter's gradient (accumulation, hooks, DistributedDataParallel's buckets) works
+    as it does without recomputation.
     """
     params = [p for p in chain.parameters() if p.requires_grad]
     z, log_det = _Reversible.apply(chain, x, context, *params)
@@ -59,9 +66,10 @@ class _Reversible(torch.autograd.Function):
             error = round_trip_error(found.x, x)
             if not error <= _tolerance(chain, x):
                 warnings.warn(
-                    f"reversible backward: the inverse misses its input by {error:.2g} of its rms (trusted up to "
-                    f"{_tolerance(chain, x):.0e}); this step's gradient was taken from stored inputs instead. If it goes on, "
-                    'use memory="checkpoint", net_dtype="float32" or a smaller learning rate',
+                    f"reversible backward: the inverse misses its input by {error:.2g} of its rms "
+                    f"(trusted up to {_tolerance(chain, x):.0e}); this step's gradient was taken "
+                    'from stored inputs instead. If it goes on, use memory="checkpoint", '
+                    'net_dtype="float32" or a smaller learning rate',
                     RoundTripWarning,
                     stacklevel=2,
                 )
@@ -81,7 +89,9 @@ def _tolerance(chain: Chain, x: Tensor) -> float:
     return TOLERANCE_LOW_PRECISION if low else TOLERANCE.get(x.dtype, 1e-3)
 
 
-def _rewind(chain: Chain, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
+def _rewind(
+    chain: Chain, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
+) -> Rewound:
     chain.prepare_inverse()
     grads = _Gradients(chain, context)
     for layer in reversed(chain.layers):
@@ -92,7 +102,9 @@ def _rewind(chain: Chain, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, conte
     return Rewound(z, grad_z, grads.context, grads.of_params())
 
 
-def _replay(chain: Chain, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None) -> Rewound:
+def _replay(
+    chain: Chain, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
+) -> Rewound:
     """Take the same gradient from inputs that are computed forwards: more memory, no inverse."""
     inputs = [x]
     with torch.no_grad():
@@ -109,7 +121,10 @@ def _replay(chain: Chain, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, conte
 
 
 class _Gradients:
-    """Collects the gradients of a chain's context and parameters, in the order of `chain.parameters()`."""
+    """Collects the gradients of a chain's context and parameters.
+
+    Those of the parameters come in the order of `chain.parameters()`.
+    """
 
     def __init__(self, chain: Chain, context: Tensor | None) -> None:
         self._chain = chain
@@ -117,7 +132,9 @@ class _Gradients:
         self.context = None if context is None else torch.zeros_like(context)
 
     def add(self, layer: Bijection, step: Rewound) -> None:
-        self._params.update(zip([p for p in layer.parameters() if p.requires_grad], step.grad_params, strict=True))
+        self._params.update(
+            zip([p for p in layer.parameters() if p.requires_grad], step.grad_params, strict=True)
+        )
         if self.context is not None and step.grad_context is not None:
             self.context += step.grad_context
 

@@ -20,10 +20,10 @@ class TransitionOutput(NamedTuple):
 
 
 class Transition(nn.Module):
-    """Squeeze 2x2, keep the first half of the channels; the second is scored under N(0, I) and put out.
+    """Squeeze 2x2, keep the first half of the channels, put the second out.
 
-    Putting out, not throwing away: with the second half the layer is a bijection, without it nothing upstream can be
-    undone exactly.
+    The second is scored under N(0, I). Putting out, not throwing away: with the second half the
+    layer is a bijection, without it nothing upstream can be undone exactly.
     """
 
     def forward(self, x: Tensor) -> TransitionOutput:
@@ -36,5 +36,8 @@ class Transition(nn.Module):
         return channels_to_space(torch.cat([z, factored], 1))
 
     def draw(self, z: Tensor, noise: Noise) -> Tensor:
-        """Draw a second half for z from N(0, T²I): of 4C channels, both halves have the same size."""
+        """Draw a second half for z from N(0, T²I).
+
+        Of 4C channels, both halves have the same size.
+        """
         return noise.normal(tuple(z.shape[1:]), like=z)

@@ -5,4 +5,11 @@ from protoflows.flows.nets.coupling_net import ConditionalNet, CouplingNet
 from protoflows.flows.nets.dense_block import DenseBlock
 from protoflows.flows.nets.norm import BatchNorm, frozen_statistics
 
-__all__ = ["BatchNorm", "ConditionalNet", "CouplingNet", "DenseBlock", "NystromAttention", "frozen_statistics"]
+__all__ = [
+    "BatchNorm",
+    "ConditionalNet",
+    "CouplingNet",
+    "DenseBlock",
+    "NystromAttention",
+    "frozen_statistics",
+]

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class NystromAttention(nn.Module):
-    """Self-attention through a few landmarks (Nyströmformer, Xiong et al. 2021), with the published models' oddities.
+    """Self-attention through a few landmarks (Nyströmformer, Xiong et al. 2021).
 
-    With q, k, v of E = channels // 2 features for each of the H·W positions, and landmarks q̃, k̃ (means over runs of
-    consecutive rows, divided by sqrt(HW)):
+    With q, k, v of E = channels // 2 features for each of the H·W positions, and landmarks q̃, k̃
+    (means over runs of consecutive rows, divided by sqrt(HW)):
 
         softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ) v + v
 
-    Three things differ from the textbook and are kept because trained weights depend on them: every softmax runs over the
-    *second-to-last* axis; the (N, 3E, H, W) map is *reinterpreted* in memory order as (N, HW, 3E), not transposed; and the
-    result is reinterpreted back likewise. The pseudo-inverse is iterated in float32 at least.
+    Three oddities of the published models differ from the textbook and are kept because trained
+    weights depend on them: every softmax runs over the *second-to-last* axis; the (N, 3E, H, W) map
+    is *reinterpreted* in memory order as (N, HW, 3E), not transposed; and the result is
+    reinterpreted back likewise. The pseudo-inverse is iterated in float32 at least.
 
     Example:
         >>> NystromAttention(8)(torch.zeros(2, 8, 3, 5)).shape
@@ -52,7 +55,9 @@ class NystromAttention(nn.Module):
         from_queries = (q @ k_mark.mT).softmax(-2)
         between = (q_mark @ k_mark.mT).to(torch.promote_types(x.dtype, torch.float32)).softmax(-2)
         to_values = (q_mark @ k.mT).softmax(-2) @ v
-        mixed = from_queries @ (pseudo_inverse(between, self.ITERATIONS).to(x.dtype) @ to_values) + v
+        mixed = (
+            from_queries @ (pseudo_inverse(between, self.ITERATIONS).to(x.dtype) @ to_values) + v
+        )
         return pointwise(self.out, mixed.reshape(n, self.features, height, width))
 
     def _landmarks(self, rows: Tensor) -> Tensor:
@@ -73,9 +78,10 @@ def pointwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """Approximate the Moore-Penrose inverse by V ← ¼V(13I − KV(15I − KV(7I − KV))) (Razavi et al. 2014).
+    """Approximate the Moore-Penrose inverse (Razavi et al. 2014).
 
-    The start Kᵀ/(largest column sum · largest row sum) makes the iteration converge for any K.
+    It iterates V ← ¼V(13I − KV(15I − KV(7I − KV))). The start
+    Kᵀ/(largest column sum · largest row sum) makes the iteration converge for any K.
 
     Example:
         >>> pseudo_inverse(torch.eye(2)[None] * 2, 8)[0].tolist()
@@ -83,10 +89,44 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """
     size = matrix.abs()
     scale = size.sum(-1).amax(-1) * size.sum(-2).amax(-1)
-    v = matrix.mT / scale[:, None, None]
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-    for _ in range(iterations):
-        kv = matrix @ v
-        inner = torch.baddbmm(eye, kv, 7 * eye - kv, beta=15, alpha=-1)
-        v = torch.bmm(v, torch.baddbmm(eye, kv, inner, beta=13, alpha=-1)) * 0.25
-    return v
+    return _NewtonSchulz.apply(matrix, matrix.mT / scale[:, None, None], iterations)
+
+
+class _NewtonSchulz(torch.autograd.Function):
+    """The iteration for many tiny matrices.
+
+    Autograd's bookkeeping would cost more than the products.
+
+    With X = KV, T₁ = 7I − X, T₂ = 15I − XT₁, T₃ = 13I − XT₂, V' = ¼VT₃.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, v: Tensor, iterations: int) -> Tensor:  # noqa: ANN401
+        eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device).expand_as(k)
+        saved = [k]
+        for _ in range(iterations):
+            x = torch.bmm(k, v)
+            t1 = torch.sub(7 * eye, x)
+            t2 = torch.baddbmm(eye, x, t1, beta=15, alpha=-1)
+            t3 = torch.baddbmm(eye, x, t2, beta=13, alpha=-1)
+            saved += [v, x, t1, t2, t3]
+            v = torch.bmm(v, t3).mul_(0.25)
+        ctx.save_for_backward(*saved)
+        return v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+        k, *steps = ctx.saved_tensors
+        grad_k = torch.zeros_like(k)
+        for i in range(len(steps) - 5, -1, -5):
+            v, x, t1, t2, t3 = steps[i : i + 5]
+            grad = grad * 0.25
+            grad_t3 = torch.bmm(v.mT, grad)
+            grad_t2 = torch.bmm(x.mT, grad_t3).neg_()
+            # X enters T₁, T₂ and T₃, each time with a minus; T₂ depends on T₁ and T₃ on T₂.
+            grad_x = torch.baddbmm(torch.bmm(x.mT, grad_t2), grad_t2, t1.mT, alpha=-1)
+            grad_x.baddbmm_(grad_t3, t2.mT, alpha=-1)
+            grad_k.baddbmm_(grad_x, v.mT)
+            grad = torch.baddbmm(torch.bmm(grad, t3.mT), k.mT, grad_x)
+        return grad_k, grad, None

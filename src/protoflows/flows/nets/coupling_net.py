@@ -19,10 +19,11 @@ def _last(conv: nn.Conv2d) -> nn.Conv2d:
 
 
 class CouplingNet(nn.Module):
-    """The flow's coupling net: a dense block fused with self-attention (DenseFlow, Grcić et al. 2021).
+    """The flow's coupling net: a dense block fused with self-attention.
 
-    1x1 convolution to `mid` channels; attention and dense block side by side; batch norm, ReLU and a 1x1 convolution
-    fuse them (no residual); 1x1 convolution to `out_channels`.
+    That of DenseFlow (Grcić et al. 2021): 1x1 convolution to `mid` channels; attention and dense
+    block side by side; batch norm, ReLU and a 1x1 convolution fuse them (no residual); 1x1
+    convolution to `out_channels`.
 
     Args:
         in_channels: Channels that are passed through the coupling.
@@ -33,7 +34,15 @@ class CouplingNet(nn.Module):
         attention: Whether attention stands beside the dense block.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, mid: int, depth: int, growth: int, attention: bool) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        mid: int,
+        depth: int,
+        growth: int,
+        attention: bool,
+    ) -> None:
         super().__init__()
         self.project_in = nn.Conv2d(in_channels, mid, 1)
         self.dense = DenseBlock(mid, mid, depth, growth)
@@ -57,7 +66,15 @@ class ConditionalNet(nn.Module):
     1x1 convolution, h + dense(h), 1x1 convolution.
     """
 
-    def __init__(self, in_channels: int, context_channels: int, out_channels: int, mid: int, depth: int, growth: int) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        context_channels: int,
+        out_channels: int,
+        mid: int,
+        depth: int,
+        growth: int,
+    ) -> None:
         super().__init__()
         self.project_in = nn.Conv2d(in_channels + context_channels, mid, 1)
         self.dense = DenseBlock(mid, mid, depth, growth)

@@ -17,7 +17,8 @@ _FROZEN: ContextVar[bool] = ContextVar("frozen_statistics", default=False)
 class frozen_statistics(ContextDecorator):  # noqa: N801
     """Leave running statistics alone: for recomputed activations and for inverses in training mode.
 
-    A context manager that can be entered any number of times, as a graph may be differentiated more than once.
+    A context manager that can be entered any number of times, as a graph may be differentiated more
+    than once.
     """
 
     def __init__(self) -> None:
@@ -35,8 +36,9 @@ class frozen_statistics(ContextDecorator):  # noqa: N801
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation (Ioffe & Szegedy 2015) with torch's parameters, buffers and conventions.
 
-    In training mode the batch is the global one where several processes train together (torch's SyncBatchNorm refuses
-    CPU tensors). Inside `frozen_statistics()` the batch's own moments normalise but are not counted.
+    In training mode the batch is the global one where several processes train together (torch's
+    SyncBatchNorm refuses CPU tensors). Inside `frozen_statistics()` the batch's own moments
+    normalise but are not counted.
 
     Example:
         >>> layer = BatchNorm(2)
@@ -47,14 +49,20 @@ class BatchNorm(nn.BatchNorm2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise every channel of (N, C, H, W); statistics are float32 at least, the result has the dtype of x."""
+        """Normalise every channel of (N, C, H, W).
+
+        Statistics are float32 at least, the result has the dtype of x.
+        """
         if not self.training:
             return super().forward(x)
         if world_size() > 1:
             return self._forward_global(x)
         if _FROZEN.get():
-            # Throw-away copies instead of none: a checkpoint's second run has to save as many tensors as its first.
-            mean, var = (None if s is None else s.clone() for s in (self.running_mean, self.running_var))
+            # Throw-away copies instead of none: a checkpoint's second run has to save as many
+            # tensors as its first.
+            mean, var = (
+                None if s is None else s.clone() for s in (self.running_mean, self.running_var)
+            )
             return F.batch_norm(x, mean, var, self.weight, self.bias, True, 0.0, self.eps)
         return super().forward(x)
 
@@ -72,6 +80,8 @@ class BatchNorm(nn.BatchNorm2d):
                 assert self.num_batches_tracked is not None
                 self.num_batches_tracked.add_(1)
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-                self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), momentum)
+                self.running_var.lerp_(
+                    (var * (count / (count - 1))).to(self.running_var.dtype), momentum
+                )
         scale = self.weight * torch.rsqrt(var + self.eps)
         return (centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)).to(x.dtype)

@@ -1,0 +1,349 @@
+"""Measure a flow: exactness, gradient of the reversible mode, memory, step and inverse time.
+
+    python benchmarks/flow.py                       # the paper's configuration, every section
+    python benchmarks/flow.py --only speed memory --batch 16 --repeats 5
+    python benchmarks/flow.py --units 2 2 --couplings 4 4 --mid 32 32 --image 1 28 28
+
+Every timing has a warm-up and is reported as median [min, max]; variants that are compared run in
+turns. Memory is the growth of the process's peak resident size with the batch, measured in fresh
+processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from protoflows.flows import DenseFlow, DenseFlowConfig
+
+Mode: TypeAlias = Literal["store", "checkpoint", "reversible"]
+Dtype: TypeAlias = Literal["float32", "bfloat16"]
+
+SECTIONS = ("exactness", "gradient", "speed", "memory", "inverse")
+MEMORY_CHILD = """
+import json, resource, sys, warnings
+import torch
+from protoflows.flows import DenseFlow, DenseFlowConfig
+warnings.simplefilter("ignore")
+config, batch = json.loads(sys.argv[1]), int(sys.argv[2])
+flow = DenseFlow(DenseFlowConfig(**config)).train()
+x = torch.randint(0, config["levels"], (batch, *config["image_shape"]), dtype=torch.uint8)
+for _ in range(2):
+    (-flow.log_prob(x, seed=0).mean()).backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def perturb(flow: DenseFlow, seed: int = 1) -> DenseFlow:
+    """Move every weight away from its start.
+
+    Last layers start at zero, 1x1 convolutions as rotations.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in flow.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if p.dim() == 2:
+                p.add_(0.1 * noise / len(p) ** 0.5)
+            elif "project_out" in name or "net.2" in name:
+                p.add_(0.3 * noise / (p.shape[1] ** 0.5 if p.dim() == 4 else 5))
+            else:
+                p.add_(0.1 * noise * p.abs().mean().clamp_min(0.05))
+    return flow
+
+
+def clock(function: Callable[[], object]) -> float:
+    """Return how many seconds a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """Write values as median [min, max]."""
+    median = statistics.median(values)
+    return f"{median:.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def matmul_gflops(repeats: int = 5) -> float:
+    """Return the machine's float32 2048³ matrix product, in GFLOP/s."""
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    a @ b
+    return 2 * 2048**3 / statistics.median(clock(lambda: a @ b) for _ in range(repeats)) / 1e9
+
+
+def step_gflop(config: DenseFlowConfig) -> float:
+    """Return the convolutions' multiply-adds of one image's step, in GFLOP.
+
+    Forward and backward together count as three times forward.
+    """
+    flow = DenseFlow(replace(config, memory="store", net_dtype="float32")).eval()
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        flow.log_prob(torch.zeros(1, *config.image_shape, dtype=torch.uint8), seed=0)
+    return 3 * counter.get_total_flops() / 1e9
+
+
+def training_images(config: DenseFlowConfig, batch: int) -> Tensor:
+    """Return random images: half noise, half smooth."""
+    noise = torch.randint(0, config.levels, (batch, *config.image_shape), dtype=torch.uint8)
+    low = torch.rand(batch, config.image_shape[0], 4, 4)
+    smooth = torch.nn.functional.interpolate(low, config.image_shape[1:], mode="bilinear") * (
+        config.levels - 1
+    )
+    return torch.where(
+        torch.arange(batch).view(-1, 1, 1, 1) % 2 == 0, noise, smooth.to(torch.uint8)
+    )
+
+
+def digit_images(config: DenseFlowConfig, batch: int) -> Tensor:
+    """Return scikit-learn's scanned digits, in the config's image size, channels and levels."""
+    from sklearn.datasets import load_digits
+
+    x = torch.from_numpy(load_digits().images[:batch]).float()[:, None] / 16
+    x = torch.nn.functional.interpolate(x, config.image_shape[1:], mode="bilinear")
+    return (
+        (x * (config.levels - 1))
+        .round()
+        .to(torch.uint8)
+        .expand(-1, config.image_shape[0], -1, -1)
+        .contiguous()
+    )
+
+
+def exactness(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
+    """Count the pixels that encode and decode give back."""
+    flow = perturb(DenseFlow(replace(config, net_dtype="float32")))
+    rows = []
+    for kind, x in (
+        ("noise", training_images(config, batch)),
+        ("digits", digit_images(config, batch)),
+    ):
+        flow.train()
+        with torch.no_grad():
+            flow.encode(x, seed=0)  # data-dependent start
+            for mode in ("train", "eval"):
+                flow.train(mode == "train")
+                same = (flow.decode(flow.encode(x, seed=1)) == x).float().mean().item()
+                rows.append(
+                    (
+                        f"pixels identical after encode, decode ({kind}, {mode})",
+                        f"{100 * same:.6f} %",
+                    )
+                )
+    return rows
+
+
+def gradient(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
+    """Compare reversible gradients with stored ones, and bfloat16 nets with float32 ones."""
+    rows = []
+    x = training_images(config, batch)
+    for dtype in ("float32", "bfloat16"):
+        store = perturb(DenseFlow(replace(config, memory="store", net_dtype=dtype)))
+        reverse = DenseFlow(replace(config, memory="reversible", net_dtype=dtype))
+        with torch.no_grad():
+            store.train().encode(x, seed=3)
+        reverse.load_state_dict(store.state_dict())
+        for flow in (store, reverse):
+            (-flow.train().log_prob(x, seed=0).mean()).backward()
+        pairs = [
+            (p.grad.double().flatten(), q.grad.double().flatten())
+            for p, q in zip(store.parameters(), reverse.parameters(), strict=True)
+            if p.grad is not None and q.grad is not None
+        ]
+        del store, reverse
+        a, b = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        size = a.norm()
+        cosines = [
+            torch.cosine_similarity(g, h, dim=0).item() for g, h in pairs if g.norm() > 1e-6 * size
+        ]
+        name = f"reversible against store, {dtype}:"
+        rows += [
+            (f"{name} worst cosine of a parameter", f"{min(cosines):.7f}"),
+            (f"{name} cosine of the whole", f"{torch.cosine_similarity(a, b, dim=0):.7f}"),
+            (f"{name} relative error of the whole", f"{(a - b).norm() / size:.2e}"),
+        ]
+    flow = perturb(DenseFlow(replace(config, net_dtype="float32")))
+    low = DenseFlow(replace(config, net_dtype="bfloat16"))
+    with torch.no_grad():
+        flow.train().encode(x, seed=3)
+        low.load_state_dict(flow.state_dict())
+        nats = flow.eval().log_prob(x, seed=0) - low.eval().log_prob(x, seed=0)
+    bits = nats.mean().abs() / (config.dims * math.log(2))
+    rows.append(("bits/dim, bfloat16 against float32 nets, |difference|", f"{bits:.5f}"))
+    return rows
+
+
+def speed(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, str]]:
+    """Time training steps of each memory mode and dtype, in seconds and in matrix products."""
+    x = training_images(config, batch)
+    gflop = step_gflop(config)
+    variants: list[tuple[Mode, Dtype]] = [
+        ("store", "bfloat16"),
+        ("reversible", "bfloat16"),
+        ("checkpoint", "bfloat16"),
+        ("store", "float32"),
+    ]
+    steps: dict[tuple[str, str], Callable[[], None]] = {}
+    first = DenseFlow(config).train()
+    for memory, dtype in variants:
+        flow = DenseFlow(replace(config, memory=memory, net_dtype=dtype)).train()
+        flow.load_state_dict(first.state_dict())
+        optimizer = torch.optim.AdamW(flow.parameters(), lr=1e-5, fused=True)
+
+        def step(flow: DenseFlow = flow, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            (-flow.log_prob(x, seed=0).mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        step()
+        step()
+        steps[memory, dtype] = step
+    times: dict[tuple[str, str], list[float]] = {v: [] for v in variants}
+    multiples: dict[tuple[str, str], list[float]] = {v: [] for v in variants}
+    for _ in range(repeats):
+        for variant in variants:
+            base = matmul_gflops(3)
+            times[variant].append(clock(steps[variant]))
+            multiples[variant].append(batch * gflop / times[variant][-1] / base)
+    ratio = [
+        r / s
+        for r, s in zip(times["reversible", "bfloat16"], times["store", "bfloat16"], strict=True)
+    ]
+    rows = [
+        ("matmul float32 2048³", f"{matmul_gflops():.0f} GFLOP/s"),
+        ("a step of one image", f"{gflop:.1f} GFLOP"),
+    ]
+    for variant in variants:
+        name = f"step of {batch} (forward, backward, AdamW), {variant[0]}, {variant[1]}"
+        rows.append((name, f"{spread(times[variant])} s = {spread(multiples[variant])} x matmul"))
+    return [*rows, ("time of reversible / store, bfloat16", spread(ratio))]
+
+
+def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> list[tuple[str, str]]:
+    """Measure the peak memory that each further image of a batch takes."""
+    rows = []
+    double = tuple(2 * c for c in config.couplings)
+    variants: list[tuple[Mode, Dtype, tuple[int, ...], str]] = [
+        ("reversible", "float32", config.couplings, ""),
+        ("reversible", "float32", double, ", twice the couplings"),
+        ("reversible", "bfloat16", config.couplings, ""),
+        ("checkpoint", "float32", config.couplings, ""),
+        ("store", "float32", config.couplings, ""),
+    ]
+    for memory_mode, dtype, couplings, note in variants:
+        described = json.dumps(
+            asdict(replace(config, memory=memory_mode, net_dtype=dtype, couplings=couplings))
+        )
+        peaks = [
+            min(
+                float(
+                    subprocess.run(
+                        [sys.executable, "-c", MEMORY_CHILD, described, str(batch)],
+                        check=True,
+                        capture_output=True,
+                        text=True,
+                    ).stdout
+                )
+                for _ in range(2)
+            )
+            for batch in batches
+        ]
+        per_image = (peaks[1] - peaks[0]) / (batches[1] - batches[0])
+        rows.append((f"peak memory per image, {memory_mode}, {dtype}{note}", f"{per_image:.1f} MB"))
+    return rows
+
+
+def inverse(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, str]]:
+    """Time encoding and decoding."""
+    flow = perturb(DenseFlow(replace(config, net_dtype="float32"))).eval()
+    x = training_images(config, batch)
+    encodes, decodes = [], []
+    with torch.no_grad():
+        encoding = flow.encode(x, seed=0)
+        flow.decode(encoding)
+        for _ in range(repeats):
+            encodes.append(clock(lambda: flow.encode(x, seed=0)))
+            decodes.append(clock(lambda: flow.decode(encoding)))
+    ratio = [d / e for d, e in zip(decodes, encodes, strict=True)]
+    return [
+        ("encode", f"{spread(encodes)} s"),
+        ("decode", f"{spread(decodes)} s"),
+        ("decode / encode", spread(ratio)),
+    ]
+
+
+def main() -> None:
+    """Run the chosen sections and print their table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--image", nargs=3, type=int, default=(3, 32, 32))
+    parser.add_argument("--levels", type=int, default=256)
+    parser.add_argument("--units", nargs="+", type=int, default=(6, 4, 1))
+    parser.add_argument("--couplings", nargs="+", type=int, default=(5, 6, 20))
+    parser.add_argument("--mid", nargs="+", type=int, default=(48, 48, 48))
+    parser.add_argument("--growth", type=int, default=10)
+    parser.add_argument("--depth", type=int, default=7)
+    parser.add_argument("--net-growth", type=int, default=64)
+    parser.add_argument(
+        "--uniform", action="store_true", help="uniform instead of variational dequantisation"
+    )
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--memory-batches", nargs=2, type=int, default=(8, 24))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="write the table there as CSV")
+    args = parser.parse_args()
+    config = DenseFlowConfig(
+        image_shape=tuple(args.image),
+        levels=args.levels,
+        units=tuple(args.units),
+        couplings=tuple(args.couplings),
+        mid_channels=tuple(args.mid),
+        noise_growth=args.growth,
+        net_depth=args.depth,
+        net_growth=args.net_growth,
+        dequantization="uniform" if args.uniform else "variational",
+    )
+    torch.manual_seed(0)
+    parameters = sum(p.numel() for p in DenseFlow(config).parameters())
+    rows = [
+        ("parameters", f"{parameters:,}"),
+        ("threads", str(torch.get_num_threads())),
+        ("torch", torch.__version__),
+    ]
+    sections: dict[str, Callable[[], list[tuple[str, str]]]] = {
+        "exactness": lambda: exactness(config, args.batch),
+        "gradient": lambda: gradient(config, max(2, args.batch // 4)),
+        "speed": lambda: speed(config, args.batch, args.repeats),
+        "memory": lambda: memory(config, tuple(args.memory_batches)),
+        "inverse": lambda: inverse(config, args.batch, args.repeats),
+    }
+    for row in rows:
+        print("{:<75} {}".format(*row))
+    for name in args.only:
+        for row in sections[name]():
+            print("{:<75} {}".format(*row), flush=True)
+            rows.append(row)
+    if args.out:
+        with args.out.open("w", newline="") as file:
+            csv.writer(file).writerows([("what", "value"), *rows])
+
+
+if __name__ == "__main__":
+    main()
