@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -234,9 +234,8 @@ def speed(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, 
     return [*rows, ("time of reversible / store, bfloat16", spread(ratio))]
 
 
-def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> list[tuple[str, str]]:
+def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> Iterator[tuple[str, str]]:
     """Measure the peak memory that each further image of a batch takes."""
-    rows = []
     double = tuple(2 * c for c in config.couplings)
     variants: list[tuple[Mode, Dtype, tuple[int, ...], str]] = [
         ("reversible", "float32", config.couplings, ""),
@@ -249,23 +248,13 @@ def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> list[tuple[str,
         described = json.dumps(
             asdict(replace(config, memory=memory_mode, net_dtype=dtype, couplings=couplings))
         )
-        peaks = [
-            min(
-                float(
-                    subprocess.run(
-                        [sys.executable, "-c", MEMORY_CHILD, described, str(batch)],
-                        check=True,
-                        capture_output=True,
-                        text=True,
-                    ).stdout
-                )
-                for _ in range(2)
-            )
-            for batch in batches
-        ]
-        per_image = (peaks[1] - peaks[0]) / (batches[1] - batches[0])
-        rows.append((f"peak memory per image, {memory_mode}, {dtype}{note}", f"{per_image:.1f} MB"))
-    return rows
+        command = [sys.executable, "-c", MEMORY_CHILD, described]
+        small, large = (
+            float(subprocess.run([*command, str(n)], check=True, capture_output=True).stdout)
+            for n in batches
+        )
+        per_image = (large - small) / (batches[1] - batches[0])
+        yield f"peak memory per image, {memory_mode}, {dtype}{note}", f"{per_image:.1f} MB"
 
 
 def inverse(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, str]]:
@@ -305,7 +294,7 @@ def main() -> None:
         "--uniform", action="store_true", help="uniform instead of variational dequantisation"
     )
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--memory-batches", nargs=2, type=int, default=(8, 24))
+    parser.add_argument("--memory-batches", nargs=2, type=int, default=(4, 16))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="write the table there as CSV")
     args = parser.parse_args()
@@ -327,7 +316,7 @@ def main() -> None:
         ("threads", str(torch.get_num_threads())),
         ("torch", torch.__version__),
     ]
-    sections: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    sections: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
         "exactness": lambda: exactness(config, args.batch),
         "gradient": lambda: gradient(config, max(2, args.batch // 4)),
         "speed": lambda: speed(config, args.batch, args.repeats),
