@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,8 @@ Mode: TypeAlias = Literal["store", "checkpoint", "reversible"]
 Dtype: TypeAlias = Literal["float32", "bfloat16"]
 
 SECTIONS = ("exactness", "gradient", "speed", "memory", "inverse")
+# glibc hands every freed block of 64 KiB or more back at once: the peak is what is really in use.
+EAGER = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 MEMORY_CHILD = """
 import json, resource, sys, warnings
 import torch
@@ -250,7 +253,11 @@ def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> Iterator[tuple[
         )
         command = [sys.executable, "-c", MEMORY_CHILD, described]
         small, large = (
-            float(subprocess.run([*command, str(n)], check=True, capture_output=True).stdout)
+            float(
+                subprocess.run(
+                    [*command, str(n)], check=True, capture_output=True, env=os.environ | EAGER
+                ).stdout
+            )
             for n in batches
         )
         per_image = (large - small) / (batches[1] - batches[0])

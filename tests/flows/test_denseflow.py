@@ -200,6 +200,14 @@ def test_any_shape(
     assert flow.sample(2, seed=0).shape == (2, *config.image_shape)
 
 
+def test_no_images_at_all() -> None:
+    flow = small_flow().eval()
+    with torch.no_grad():
+        encoding = flow.encode(images(TINY, 0), seed=0)
+        assert encoding.latent.shape == (0, *TINY.latent_shape)
+        assert flow.decode(encoding).shape == (0, *TINY.image_shape)
+
+
 def test_paper_configuration() -> None:
     config = DenseFlowConfig()
     assert config.latent_shape == (308, 4, 4)

@@ -51,7 +51,7 @@ class Dequantization(nn.Module):
         """Make integer images x continuous, in the dtype and on the device of `like`."""
         u, term = self.draw(x, noise, like)
         y = (x.to(like.dtype) + u) / self.levels - 0.5
-        return Dequantized(y, u, term - x[0].numel() * math.log(self.levels))
+        return Dequantized(y, u, term - math.prod(x.shape[1:]) * math.log(self.levels))
 
     def inverse(self, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the uint8 image of y: by rounding where the noise is known, else by floor."""

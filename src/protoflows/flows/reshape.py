@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protoflows.flows.base import Bijection
@@ -25,14 +24,19 @@ def space_to_channels(x: Tensor) -> Tensor:
     """Squeeze: 2x2 positions become channels, output channel 4c + 2·dy + dx."""
     if x.dim() != 4 or x.shape[-1] % 2 or x.shape[-2] % 2:
         raise ValueError(f"squeezing needs (N, C, H, W) with even H and W, got {tuple(x.shape)}")
-    return F.pixel_unshuffle(x, 2).contiguous(memory_format=torch.channels_last)
+    n, c, h, w = x.shape
+    # By hand: torch's pixel_unshuffle leaves a batch of no images as it is.
+    moved = x.reshape(n, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5)
+    return moved.reshape(n, h // 2, w // 2, 4 * c).permute(0, 3, 1, 2)
 
 
 def channels_to_space(x: Tensor) -> Tensor:
     """Unsqueeze: the inverse of `space_to_channels`."""
     if x.dim() != 4 or x.shape[1] % 4:
         raise ValueError(f"unsqueezing needs (N, 4C, H, W), got {tuple(x.shape)}")
-    return F.pixel_shuffle(x, 2).contiguous(memory_format=torch.channels_last)
+    n, c, h, w = x.shape
+    moved = x.reshape(n, c // 4, 2, 2, h, w).permute(0, 4, 2, 5, 3, 1)
+    return moved.reshape(n, 2 * h, 2 * w, c // 4).permute(0, 3, 1, 2)
 
 
 class Squeeze(Bijection):

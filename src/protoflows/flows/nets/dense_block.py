@@ -92,7 +92,7 @@ class _DenseStack(torch.autograd.Function):
         ctx.save_for_backward(buffer, gate_weight, *layers, *hidden)
         ctx.depth = len(hidden)
         gates = torch.addmm(gate_bias, rows, gate_weight.flatten(1).t())
-        return gates.view(n, height, width, -1).permute(0, 3, 1, 2)
+        return gates.view(n, height, width, len(gate_bias)).permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
