@@ -11,7 +11,7 @@ PYTEST  := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 BENCHMARK ?= benchmarks/flow.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint types format benchmark clean
+.PHONY: help setup test test-all lint types format demo benchmark clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ types: $(STAMP) ## Check types
 format: $(STAMP) ## Format, and mend what can be mended
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+demo: $(STAMP) ## Train on scikit-learn's digits, evaluate, and say where the results are
+	$(PY) -m protoflows train --out runs/demo --overwrite $(ARGS)
 
 benchmark: $(STAMP) ## Measure speed, memory and exactness (ARGS for the script)
 	$(PY) $(BENCHMARK) $(ARGS)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from protoflows._version import __version__
 
 if TYPE_CHECKING:
-    from protoflows import data, flows, prototypes
+    from protoflows import data, flows, model, prototypes, training
+    from protoflows.model import ProtoFlow, ProtoFlowClassifier, load
 
 __all__ = [
     "ProtoFlow",

@@ -1,0 +1,99 @@
+"""Options made from the training configuration's dataclasses, and how they are merged."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from protoflows.training.config import TrainConfig
+from protoflows.training.recipes import describe_recipe, read_recipe, recipe_names
+from protoflows.training.settings import from_dict, merge, nearest, read_yaml
+
+# Shorter names of settings that are often given.
+_SHORT = {"data_root": ("data", "root"), "strict": ("data", "strict")}
+
+
+def training_parser(command: str, description: str) -> ArgumentParser:
+    """A parser with an option for every field of `TrainConfig`, from its type and documentation."""
+    recipes = "\n".join(f"  {name}: {describe_recipe(name)}" for name in recipe_names())
+    parser = ArgumentParser(
+        prog=f"protoflows {command}", description=description, epilog=f"recipes: {recipes}",
+        exit_on_error=False, allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument(
+        "data_name", metavar="DATA", nargs="?", help="a data set's name or an image folder"
+    )
+    parser.add_argument("--recipe", help="settings to start from, see below")
+    parser.add_argument(
+        "--config", metavar="FILE", help="YAML with settings, which count before the recipe's"
+    )
+    parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/DATA)")
+    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the run that the folder holds"
+    )
+    parser.add_argument("--data-root", metavar="DIR", help="short for --data.root")
+    parser.add_argument("--strict", action="store_true", help="short for --data.strict true")
+    parser.add_argument("--flow-weights", metavar="FOLDER", help="short for --flow_weights")
+    parser.add_class_arguments(TrainConfig)
+    return parser
+
+
+def parse(parser: ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+    """Only what was given on the command line, as nested mappings; usage errors exit with 2."""
+    known = list(parser._option_string_actions)
+    for word in argv:
+        option = word.split("=", 1)[0]
+        if option == "--":
+            break
+        if option.startswith("--") and option not in known:
+            _refuse(parser, f"unknown option {option}.{nearest(option, known)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # notes on jsonargparse's own next version
+            given = parser.parse_args(list(argv), defaults=False).as_dict()
+    except argparse.ArgumentError as error:
+        _refuse(parser, str(error))
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _refuse(parser: ArgumentParser, message: str) -> None:
+    print(f"{parser.prog}: error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def settings(given: dict[str, Any], default_recipe: str | None = None) -> TrainConfig:
+    """The configuration: recipe, then configuration file, then options; the last one counts.
+
+    Args:
+        given: What `parse` returned.
+        default_recipe: Used where none is named; None chooses by the data.
+    """
+    flags = {key: v for key, v in given.items() if key in TrainConfig.__dataclass_fields__}
+    short: dict[str, Any] = {}
+    if "data_name" in given:
+        short = {"data": {"name": given["data_name"]}}
+    for name, (section, key) in _SHORT.items():
+        if given.get(name):
+            short = merge(short, {section: {key: given[name]}})
+    if "flow_weights" in given:
+        short["flow_weights"] = given["flow_weights"]
+    file = read_yaml(given["config"]) if "config" in given else {}
+    chosen = given.get("recipe") or file.pop("recipe", None) or default_recipe
+    file.pop("recipe", None)
+    layers = merge(file, short, flags)
+    if chosen is None:
+        name = (layers.get("data") or {}).get("name", "digits")
+        chosen = "digits" if name == "digits" else "compact"
+    return from_dict(TrainConfig, merge(read_recipe(chosen), layers))
+
+
+def default_out(config: TrainConfig, suffix: str = "") -> Path:
+    """runs/<data>, next to where the command is given."""
+    return Path("runs") / f"{Path(config.data.name).expanduser().resolve().name}{suffix}"
