@@ -15,6 +15,7 @@ from protoflows.flows import (
     Bijection,
     Chain,
     InvertibleConv,
+    Logit,
     SigmoidOf,
     Squeeze,
     SwapHalves,
@@ -34,6 +35,20 @@ def _steps(channels: int, memory: str) -> Chain:
     return Chain(layers, memory)
 
 
+class _LogitOfTanh(Logit):
+    """The logit on inputs of any size, brought into its domain by y = tanh(x)/2."""
+
+    def __init__(self) -> None:
+        super().__init__(0.01)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        z, log_det = super().forward(torch.tanh(x) / 2)
+        return z, log_det + (0.5 * (1 - torch.tanh(x).square())).log().flatten(1).sum(1)
+
+    def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
+        return torch.atanh(2 * super().inverse(z))
+
+
 CONTEXT = 3
 CASES = {
     "actnorm": (lambda: ActNorm(3), (3, 2, 3), False),
@@ -42,6 +57,7 @@ CASES = {
     "squeeze": (Squeeze, (1, 4, 2), False),
     "swap": (SwapHalves, (4, 2, 2), False),
     "swap, odd": (SwapHalves, (5, 1, 2), False),
+    "logit": (_LogitOfTanh, (2, 2, 2), False),
     "sigmoid": (SigmoidOf, (2, 2, 2), False),
     "coupling": (lambda: _coupling(4), (4, 2, 2), False),
     "coupling, odd": (lambda: _coupling(5), (5, 1, 3), False),

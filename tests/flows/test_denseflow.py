@@ -35,8 +35,9 @@ def digits(config: DenseFlowConfig, num: int) -> Tensor:
         {"image_shape": (3, 8, 8), "levels": 256},
         {"image_shape": (3, 5, 7), "levels": 256},
         {"noise_growth": 0},
+        {"logit_alpha": 0.002},
     ],
-    ids=["variational", "uniform", "bytes", "padded", "no noise channels"],
+    ids=["variational", "uniform", "bytes", "padded", "no noise channels", "logit"],
 )
 def test_every_pixel_comes_back(changes: dict[str, object], kind: str, training: bool) -> None:
     flow = small_flow(**changes).train(training)
@@ -78,7 +79,14 @@ def base_dims(config: DenseFlowConfig) -> int:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, UNIFORM, {"units": (3, 1)}, {"attention": False, "memory": "reversible"}]
+    "changes",
+    [
+        {},
+        UNIFORM,
+        {"logit_alpha": 0.01},
+        {"units": (3, 1)},
+        {"attention": False, "memory": "reversible"},
+    ],
 )
 def test_log_det_is_that_of_the_autograd_jacobian(changes: dict[str, object]) -> None:
     """As a map from all base draws to (z, what transitions put out).
@@ -329,6 +337,7 @@ class TestErrors:
             ({"memory": "none"}, "memory must be one of store, checkpoint, reversible"),
             ({"net_dtype": "float16"}, "net_dtype must be one of"),
             ({"noise_growth": -1}, "noise_growth must be ≥ 0"),
+            ({"logit_alpha": 0.5}, "logit_alpha must be at least 0 and below 0.5"),
             ({"mid_channels": (1, 1)}, "mid_channels must be ≥ 2 with attention"),
         ],
     )

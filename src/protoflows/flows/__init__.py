@@ -13,6 +13,7 @@ from protoflows.flows.coupling import AffineCoupling
 from protoflows.flows.denseflow import DenseFlow, DenseFlowBlock
 from protoflows.flows.dequantize import SigmoidOf, UniformDequantization, VariationalDequantization
 from protoflows.flows.encoding import Encoding
+from protoflows.flows.logit import Logit
 from protoflows.flows.noise import Noise
 from protoflows.flows.reshape import Squeeze, SwapHalves
 from protoflows.flows.reversible import RoundTripWarning
@@ -30,6 +31,7 @@ __all__ = [
     "DenseFlowConfig",
     "Encoding",
     "InvertibleConv",
+    "Logit",
     "Noise",
     "RoundTripWarning",
     "SigmoidOf",

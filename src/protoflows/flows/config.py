@@ -20,6 +20,8 @@ class DenseFlowConfig:
         net_depth: Layers of the coupling nets' dense blocks.
         net_growth: Channels each of those layers adds.
         attention: Whether Nyström attention stands beside the dense blocks.
+        logit_alpha: Above 0, pixels go through a logit that is finite down to this margin: for
+            images with much pure black or white, such as digits. 0: they are only centred.
         dequantization: How integers become continuous: by a learned flow or by uniform noise.
         dequantization_couplings: Couplings of the variational dequantiser.
         dequantization_channels: Width of its nets and of its context.
@@ -39,6 +41,7 @@ class DenseFlowConfig:
     net_depth: int = 7
     net_growth: int = 64
     attention: bool = True
+    logit_alpha: float = 0.0
     dequantization: Literal["variational", "uniform"] = "variational"
     dequantization_couplings: int = 4
     dequantization_channels: int = 64
@@ -65,6 +68,10 @@ class DenseFlowConfig:
             raise ValueError(
                 "units, couplings and mid_channels must have one entry per block, got "
                 f"{len(self.units)}, {len(self.couplings)} and {len(self.mid_channels)}"
+            )
+        if not 0 <= self.logit_alpha < 0.5:
+            raise ValueError(
+                f"logit_alpha must be at least 0 and below 0.5, got {self.logit_alpha}"
             )
         if not 2 <= self.levels <= 256:
             raise ValueError(f"levels must be in 2…256 (images are uint8), got {self.levels}")

@@ -18,6 +18,7 @@ from protoflows.flows.dequantize import (
     VariationalDequantization,
 )
 from protoflows.flows.encoding import Encoding
+from protoflows.flows.logit import Logit
 from protoflows.flows.nets import CouplingNet, frozen_statistics
 from protoflows.flows.noise import Noise, Seed, standard_normal_log_prob
 from protoflows.flows.reshape import Padding, SwapHalves, channels_to_space, space_to_channels
@@ -118,6 +119,7 @@ class DenseFlow(nn.Module):
             if config.dequantization == "variational"
             else UniformDequantization(config.levels)
         )
+        self.stretch = Logit(config.logit_alpha) if config.logit_alpha else None
         self.blocks = nn.ModuleList()
         self.transitions = nn.ModuleList()
         channels *= 4
@@ -161,6 +163,9 @@ class DenseFlow(nn.Module):
         like = self.loc
         with torch.autocast(like.device.type, enabled=False):
             y, u, log_det = self.dequantization(self.padding.add(x), noise, like)
+            if self.stretch is not None:
+                y, term = self.stretch(y)
+                log_det = log_det + term
             z = space_to_channels(y)
             factored: list[Tensor] = []
             for i, block in enumerate(self.blocks):
@@ -244,7 +249,8 @@ class DenseFlow(nn.Module):
                         else transition.draw(z, noise or Noise(len(z)))
                     )
                     z = transition.inverse(z, out.to(z))
-        return channels_to_space(z)
+        y = channels_to_space(z)
+        return y if self.stretch is None else self.stretch.inverse(y)
 
     def _check_images(self, x: Tensor) -> None:
         if (
