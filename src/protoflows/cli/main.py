@@ -12,6 +12,12 @@ from protoflows._version import __version__
 COMMANDS = {
     "train": ("protoflows.cli.train", "train a classifier; without arguments on built-in digits"),
     "pretrain": ("protoflows.cli.pretrain", "train a flow alone, as a start for `train`"),
+    "evaluate": ("protoflows.cli.evaluate", "measure a run: every figure, with error bars"),
+    "compare": ("protoflows.cli.compare", "runs side by side, with the paper's rows"),
+    "calibrate": ("protoflows.cli.calibrate", "make a run's probabilities mean what they say"),
+    "prune": ("protoflows.cli.prune", "a new run without the prototypes of little weight"),
+    "predict": ("protoflows.cli.predict", "classify pictures, abstaining where it is risky"),
+    "doctor": ("protoflows.cli.doctor", "look over a model's health"),
     "import": ("protoflows.cli.import_", "turn a published checkpoint into a run"),
 }
 

@@ -19,7 +19,20 @@ from protoflows.training.settings import to_yaml
 
 CONFIG, VERSIONS, METRICS = "config.yaml", "versions.json", "metrics.json"
 # All that a run writes; --overwrite takes away nothing else.
-_OWN = (CONFIG, VERSIONS, METRICS, "log.csv", "checkpoints", "model", "flow", "tensorboard")
+_OWN = (
+    CONFIG,
+    VERSIONS,
+    METRICS,
+    "metrics.csv",
+    "log.csv",
+    "calibration.json",
+    "checkpoints",
+    "evaluation",
+    "figures",
+    "flow",
+    "model",
+    "tensorboard",
+)
 _PACKAGES = ("protoflows", "torch", "lightning", "numpy", "scikit-learn", "safetensors")
 
 

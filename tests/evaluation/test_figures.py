@@ -1,0 +1,73 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from protoflows.evaluation.calibration_error import reliability
+from protoflows.evaluation.curve import CurvePoint
+from protoflows.evaluation.estimate import Estimate
+from protoflows.evaluation.figures import (
+    draw_distances,
+    draw_mc_curve,
+    draw_reliability,
+    draw_risk_coverage,
+)
+from protoflows.evaluation.risk_coverage import risk_coverage
+from tests.evaluation.helpers import random_labels, random_proba
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open():
+    """Figures are the caller's: pyplot knows of none."""
+    yield
+    assert plt.get_fignums() == []
+
+
+def drawn(figure, tmp_path):
+    assert isinstance(figure, Figure)
+    figure.savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+    return figure.axes
+
+
+def test_reliability(tmp_path):
+    bins = reliability(random_proba(300, 3), random_labels(300, 3))
+    axes, below = drawn(draw_reliability(bins, Estimate(0.1, 0.01)), tmp_path)
+    filled = bins.counts > 0
+    heights = [bar.get_height() for bar in axes.patches]
+    np.testing.assert_allclose(heights, bins.accuracy[filled])
+    assert [bar.get_height() for bar in below.patches] == bins.counts[filled].tolist()
+    assert "ECE 0.1000" in axes.get_legend().get_title().get_text()
+
+
+def test_risk_coverage(tmp_path):
+    found = risk_coverage(torch.rand(50), torch.rand(50) < 0.8)
+    (axes,) = drawn(draw_risk_coverage(found), tmp_path)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * found.risk)
+
+
+def test_mc_curve(tmp_path):
+    names = ("accuracy", "nll", "ece", "mce", "bits_per_dim", "bits_per_dim_mean_bound")
+    names += ("bits_per_dim_best_class",)
+    points = [CurvePoint(n, {m: Estimate(0.5 / n, 0.01) for m in names}) for n in (1, 2, 5)]
+    panels = drawn(draw_mc_curve(points), tmp_path)
+    assert len(panels) == 4
+    np.testing.assert_allclose(panels[0].lines[0].get_ydata(), [50, 25, 10])
+    densities = [CurvePoint(p.samples, {m: p.figures[m] for m in names[4:]}) for p in points]
+    assert len(drawn(draw_mc_curve(densities), tmp_path)) == 1
+    with pytest.raises(ValueError, match="points"):
+        draw_mc_curve([])
+
+
+def test_distances_of_two_runs_with_their_quartiles(tmp_path):
+    one, other = torch.randn(200) + 9, torch.randn(200) + 12
+    (axes,) = drawn(draw_distances({"with": one, "without": other}), tmp_path)
+    marks = sorted(float(line.get_xdata()[0]) for line in axes.lines)
+    shares = torch.tensor([0.25, 0.5, 0.75])
+    expected = sorted([*one.quantile(shares).tolist(), *other.quantile(shares).tolist()])
+    np.testing.assert_allclose(marks, expected, rtol=1e-5)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["with", "without"]
+    drawn(draw_distances({"all the same": torch.ones(5)}), tmp_path)
+    with pytest.raises(ValueError, match="distances"):
+        draw_distances({})
