@@ -37,7 +37,7 @@ SECTIONS = ("exactness", "gradient", "speed", "memory", "inverse")
 # glibc hands every freed block of 64 KiB or more back at once: the peak is what is really in use.
 EAGER = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 MEMORY_CHILD = """
-import json, resource, sys, warnings
+import json, pathlib, re, resource, sys, warnings
 import torch
 from protoflows.flows import DenseFlow, DenseFlowConfig
 warnings.simplefilter("ignore")
@@ -46,7 +46,11 @@ flow = DenseFlow(DenseFlowConfig(**config)).train()
 x = torch.randint(0, config["levels"], (batch, *config["image_shape"]), dtype=torch.uint8)
 for _ in range(2):
     (-flow.log_prob(x, seed=0).mean()).backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+status = pathlib.Path("/proc/self/status")
+if status.exists():  # ru_maxrss would start from what the parent process held
+    print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1]) / 1024)
+else:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 

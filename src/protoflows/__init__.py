@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from protoflows._version import __version__
 
 if TYPE_CHECKING:
-    from protoflows import data, evaluation, flows, model, prototypes, training
+    from protoflows import data, evaluation, explain, flows, model, prototypes, training
     from protoflows.model import ProtoFlow, ProtoFlowClassifier, load
 
 __all__ = [

@@ -17,6 +17,11 @@ COMMANDS = {
     "calibrate": ("protoflows.cli.calibrate", "make a run's probabilities mean what they say"),
     "prune": ("protoflows.cli.prune", "a new run without the prototypes of little weight"),
     "predict": ("protoflows.cli.predict", "classify pictures, abstaining where it is risky"),
+    "prototypes": ("protoflows.cli.prototypes", "a gallery of what a model has learned"),
+    "explain": ("protoflows.cli.explain", "why a picture got its class"),
+    "interpolate": ("protoflows.cli.interpolate", "from one picture to another, exactly"),
+    "counterfactual": ("protoflows.cli.counterfactual", "what would make it another class"),
+    "faithfulness": ("protoflows.cli.faithfulness", "how far to trust explanations"),
     "doctor": ("protoflows.cli.doctor", "look over a model's health"),
     "import": ("protoflows.cli.import_", "turn a published checkpoint into a run"),
 }

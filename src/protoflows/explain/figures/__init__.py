@@ -1,0 +1,1 @@
+"""Functions that draw what the explanations found and return a `matplotlib.figure.Figure`."""
