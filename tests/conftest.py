@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.browser import browser as browser  # a fixture for all
+
 # Before any test imports a library that reads them.
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
