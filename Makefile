@@ -25,7 +25,7 @@ $(VENV)/bin/pip:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(STAMP): pyproject.toml | $(VENV)/bin/pip
-	$(PY) -m pip install --disable-pip-version-check --editable '.[dev]'
+	$(PY) -m pip install --disable-pip-version-check --editable '.[app,docs,dev]'
 	@touch $@
 
 # One thread per process unless told otherwise: the tests' tensors are small.

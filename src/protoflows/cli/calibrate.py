@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from protoflows.cli.parser import CommandParser
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows calibrate",
         description=(
             "Fit temperatures of the logits and of the prototypes' variances on the run's "
@@ -17,7 +19,10 @@ def build_parser() -> argparse.ArgumentParser:
             "Also notes confidences on those images, from which `predict --reject` takes its "
             "threshold. Densities and samples stay as they are."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("temperatures from the run's validation images", "calibrate runs/digits"),
+            ("steadier, with more draws of the noise", "calibrate runs/digits --mc 25"),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the data set")

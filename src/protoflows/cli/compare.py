@@ -10,20 +10,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protoflows.cli.parser import CommandParser
+
 if TYPE_CHECKING:
     from protoflows.evaluation.table import Column
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows compare",
         description=(
             "Print the figures of evaluated runs side by side, and the paper's for the same data, "
             "each with the table it comes from. With --out also as CSV, and with the distances to "
             "prototypes of all runs in one picture."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("two runs side by side, with the paper's rows", "compare runs/digits runs/mnist"),
+            ("all runs, as a table and a picture too", "compare runs/* --out comparison"),
+        ),
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs")
     parser.add_argument("--out", metavar="DIR", help="folder for compare.csv and distances.png")

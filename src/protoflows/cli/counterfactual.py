@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from protoflows.cli.parser import CommandParser
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows counterfactual",
         description=(
             "The least change in latent space after which the picture, as an image of whole "
@@ -17,7 +19,10 @@ def build_parser() -> argparse.ArgumentParser:
             "counterfactual.png, .json and .html. The exit code is 1 where the class was not "
             "reached."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("what would make it a 7", "counterfactual mnist picture.png --to 7"),
+            ("beyond doubt", "counterfactual mnist picture.png --to 7 --confidence 0.99"),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument("picture", metavar="PICTURE", help="an image file of any size")

@@ -6,19 +6,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from protoflows.cli.parser import CommandParser
+
 _IMAGES = 16
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows doctor",
         description=(
             "Look a model over: NaN, exploding scales, dead and duplicate prototypes, whether "
             "images survive the way into the latent and back, and whether log-determinants are "
             "what autograd says. The exit code is 1 where anything fails."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("a model that ships", "doctor digits"),
+            ("a run, on test images of its data", "doctor runs/mnist --data-root DIR"),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument(

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protoflows.cli.parser import CommandParser
+
 if TYPE_CHECKING:
     from protoflows.cli.run_data import OpenRun
     from protoflows.data import Split
@@ -20,7 +22,7 @@ _UNFINISHED = "unfinished"
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows evaluate",
         description=(
             "Measure a run on its data: accuracy, calibration, bits per dimension, robustness and "
@@ -28,7 +30,17 @@ def build_parser() -> argparse.ArgumentParser:
             "metrics.csv, evaluation/ and figures/ into the run. Interrupted, it goes on from its "
             "finished batches when given again. Started by torchrun, its processes share the work."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("every figure of a run, into the run", "evaluate runs/digits"),
+            (
+                "as in the paper: 100 draws of the noise, 5 augmented views",
+                "evaluate runs/digits --mc 100 --tta 5",
+            ),
+            (
+                "can the run tell other images from its own?",
+                "evaluate runs/mnist --ood fashion-mnist --data-root DIR",
+            ),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="the run's folder")
     parser.add_argument(

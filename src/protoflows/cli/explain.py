@@ -6,16 +6,24 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from protoflows.cli.parser import CommandParser
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows explain",
         description=(
             "This looks like that: class, likelihood, top prototypes with their parts and "
             "heatmaps, and the exact evidence for the class. Writes why.html, why.json and why.png."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("why a picture got its class, in why/why.html", "explain digits picture.png"),
+            (
+                "with smaller patches, elsewhere",
+                "explain runs/mnist picture.png --patch 2 --out why-2",
+            ),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument("picture", metavar="PICTURE", help="an image file of any size")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protoflows.cli.parser import CommandParser
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -16,14 +18,20 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows faithfulness",
         description=(
             "The relevance ordering test against random pixels and random patches, and sanity "
             "checks: heatmaps under randomised weights, under other noise, and prototypes of "
             "another training. Writes faithfulness.json, index.html and figures."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("curves and sanity checks on the run's test images", "faithfulness runs/digits"),
+            (
+                "how like are the prototypes of another training?",
+                "faithfulness runs/digits --other runs/digits-1",
+            ),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument(

@@ -6,17 +6,25 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from protoflows.cli.parser import CommandParser
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows import",
         description=(
             "Turn a published ProtoFlow checkpoint (checkpoint*.pt with config.json) into a run. "
             "With --data it is measured on the test images and gets class names, mean image and "
             "examples."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("a published checkpoint becomes a run", "import published/cifar10 --out runs/paper"),
+            (
+                "and is measured",
+                "import published/cifar10 --out runs/paper --data cifar10 --data-root DIR",
+            ),
+        ),
     )
     parser.add_argument("source", metavar="FOLDER", help="the checkpoint's folder, or its .pt file")
     parser.add_argument("--out", metavar="RUN", required=True, help="folder of the run")

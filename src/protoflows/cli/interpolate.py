@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from protoflows.cli.parser import CommandParser
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows interpolate",
         description=(
             "Images on the way from A to B through the latent, exact at both ends, with log p(x) "
             "and class probabilities along it. Writes interpolation.png, .json, .html and the "
             "images themselves."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("nine images from one to the other", "interpolate mnist a.png b.png"),
+            ("finer steps", "interpolate mnist a.png b.png --steps 17 --out slow"),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument("a", metavar="A", help="the first picture")

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+from protoflows.cli.parser import Examples, examples_text
 from protoflows.training.config import TrainConfig
 from protoflows.training.recipes import describe_recipe, read_recipe, recipe_names
 from protoflows.training.settings import from_dict, merge, nearest, read_yaml
@@ -19,12 +20,20 @@ from protoflows.training.settings import from_dict, merge, nearest, read_yaml
 _SHORT = {"data_root": ("data", "root"), "strict": ("data", "strict")}
 
 
-def training_parser(command: str, description: str) -> ArgumentParser:
+class _HelpFormatter(DefaultHelpFormatter):
+    """Leaves the lines of recipes and examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def training_parser(command: str, description: str, examples: Examples = ()) -> ArgumentParser:
     """A parser with an option for every field of `TrainConfig`, from its type and documentation."""
     recipes = "\n".join(f"  {name}: {describe_recipe(name)}" for name in recipe_names())
     parser = ArgumentParser(
-        prog=f"protoflows {command}", description=description, epilog=f"recipes: {recipes}",
-        exit_on_error=False, allow_abbrev=False,
+        prog=f"protoflows {command}", usage=f"protoflows {command} [DATA] [options]",
+        description=description, epilog=f"recipes:\n{recipes}\n\n{examples_text(examples)}",
+        formatter_class=_HelpFormatter, exit_on_error=False, allow_abbrev=False,
     )  # fmt: skip
     parser.add_argument(
         "data_name", metavar="DATA", nargs="?", help="a data set's name or an image folder"
@@ -64,7 +73,7 @@ def parse(parser: ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _refuse(parser: ArgumentParser, message: str) -> None:
-    print(f"{parser.prog}: error: {message}", file=sys.stderr)
+    print(f"{parser.prog}: error: {message}\n(see `{parser.prog} --help`)", file=sys.stderr)
     raise SystemExit(2)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from protoflows.cli.parser import CommandParser
+
 if TYPE_CHECKING:
     from protoflows.evaluation.held_out import HeldOut
     from protoflows.model import ProtoFlow
@@ -15,14 +17,21 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows predict",
         description=(
             "Classify a picture, or all pictures in a folder: class, probabilities, log p(x) with "
             "its percentile among the training images, and the prototype that is most like it. "
             "The exit code is 1 where a picture could not be read."
         ),
-        allow_abbrev=False,
+        examples=(
+            ("a picture, with a model that ships", "predict digits picture.png"),
+            ("a folder of pictures, as a table", "predict runs/mnist pictures --out classes.csv"),
+            (
+                "no answer where more than 5 % of answers would be wrong",
+                "predict runs/mnist pictures --reject 0.05",
+            ),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument("path", metavar="PATH", help="a picture, or a folder of pictures")

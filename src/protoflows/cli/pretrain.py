@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protoflows.cli.train import run_training
+from jsonargparse import ArgumentParser
+
+from protoflows.cli import train
+
+
+def build_parser() -> ArgumentParser:
+    """Describe the options."""
+    return train.build_parser("pretrain")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -13,4 +20,4 @@ def main(argv: Sequence[str]) -> int:
     Args:
         argv: The words after `pretrain`.
     """
-    return run_training("pretrain", argv)
+    return train.run_training("pretrain", argv)

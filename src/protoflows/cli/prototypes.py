@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protoflows.cli.parser import CommandParser
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows prototypes",
         description=(
             "Pictures of every prototype (mean, samples inside radii), its weight, the training "
@@ -27,7 +29,13 @@ def build_parser() -> argparse.ArgumentParser:
             "model. Writes index.html, prototypes.json and figures, and stores the likeliest parts "
             "of the training set with the run, for `explain`."
         ),
-        allow_abbrev=False,
+        examples=(
+            (
+                "a gallery of a run, with its training images",
+                "prototypes runs/digits --out gallery",
+            ),
+            ("two classes of a model that ships", "prototypes mnist --class 4 --class 9"),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="a run, a saved model, or a shipped one's name")
     parser.add_argument("--out", metavar="FOLDER", default="gallery", help="default: gallery")

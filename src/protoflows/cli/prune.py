@@ -10,17 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from protoflows.cli.parser import CommandParser
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="protoflows prune",
         description=(
             "Make a new run without the prototypes of little weight: those below Otsu's threshold "
             "on the mixture weights of all classes. Measures both runs on the test images. The "
             "last prototype of a class always stays."
         ),
-        allow_abbrev=False,
+        examples=(
+            (
+                "without the prototypes below Otsu's threshold",
+                "prune runs/digits --out runs/digits-pruned",
+            ),
+            (
+                "without the lightest 80 %",
+                "prune runs/digits --out runs/digits-fifth --fraction 0.8",
+            ),
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     parser.add_argument("--out", metavar="RUN", required=True, help="folder of the new run")

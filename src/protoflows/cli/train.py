@@ -6,12 +6,38 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jsonargparse import ArgumentParser
+
 from protoflows.cli.options import default_out, parse, settings, training_parser
 
-_DESCRIPTION = (
-    "Train a classifier whose prototypes can be seen, into a run folder with its settings, log, "
-    "figures, checkpoints and model. Settings come from a recipe, then a YAML file, then options."
-)
+_SETTINGS = "Settings come from a recipe, then a YAML file, then options."
+_DESCRIPTIONS = {
+    "train": "Train a classifier whose prototypes can be seen, into a run folder with its "
+    f"settings, log, figures, checkpoints and model. {_SETTINGS}",
+    "pretrain": "Train the flow alone, without classes, into a run folder: a start for `protoflows "
+    f"train --flow-weights RUN`. {_SETTINGS}",
+}
+_EXAMPLES = {
+    "train": (
+        ("scikit-learn's digits, in minutes, into runs/digits", "train"),
+        ("your pictures, one sub-folder per class", "train pictures --out runs/mine"),
+        ("another number of prototypes per class", "train --prototypes.num_prototypes 5"),
+        ("go on where it stopped", "train --resume runs/mine"),
+    ),
+    "pretrain": (
+        ("the flow alone, as the paper does first", "pretrain cub200 --data-root DIR"),
+        ("then the classifier", "train cub200 --data-root DIR --flow-weights runs/cub200-flow"),
+    ),
+}
+
+
+def build_parser(command: str = "train") -> ArgumentParser:
+    """Describe the options.
+
+    Args:
+        command: `train` or `pretrain`.
+    """
+    return training_parser(command, _DESCRIPTIONS[command], _EXAMPLES[command])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run_training(command: str, argv: Sequence[str]) -> int:
     """What `train` and `pretrain` have in common; the exit code."""
-    given = parse(training_parser(command, _DESCRIPTION), argv)
+    given = parse(build_parser(command), argv)
     from protoflows.training import pretrain, resume, train
     from protoflows.training.module import TrainingDivergedError
 

@@ -16,35 +16,62 @@ if TYPE_CHECKING:
     from protoflows.explain.explanation import Explanation
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff;
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #ffffff; --quiet: #565656;
+        --line: #d9d9d9; --card: #f6f7f8; --accent: #0072b2; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8e8e8; --paper: #16181b; --quiet: #b0b4b9; --line: #3b4046;
+          --card: #1f2226; --accent: #6cb8e6; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
        max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+a { color: var(--accent); }
 img { max-width: 100%; height: auto; }
-table { border-collapse: collapse; } th, td { padding: .25rem .8rem; text-align: left; }
-th { border-bottom: 1px solid #888; } td { border-bottom: 1px solid #ddd; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-p.note { color: #444; } figure { margin: 1rem 0; } figcaption { color: #444; font-size: .9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { padding: .25rem .8rem; text-align: left; vertical-align: top; }
+th { border-bottom: 1px solid var(--quiet); } td { border-bottom: 1px solid var(--line); }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+p.note, figcaption { color: var(--quiet); } figcaption { font-size: .9rem; }
+figure { margin: 1rem 0; }
+/* Figures are drawn on white: in the dark they are framed, not inverted, so colours keep sense. */
+figure .wide > img { background: #fff; border-radius: 6px; display: block; }
+@media (max-width: 40rem) { figure .wide > img.broad { max-width: none; width: 44rem; } }
 """
+_BROAD = 640  # pixels: a figure wider than that is scrolled on a phone, not shrunk
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """A whole document; `body` holds HTML, `title` plain text."""
+def page(title: str, body: Iterable[str], style: str = "") -> str:
+    """A whole document, light or dark as the reader's system is.
+
+    Args:
+        title: Plain text.
+        body: HTML.
+        style: CSS of this page's own.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'  # browsers ask for a favicon otherwise
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )
 
 
 def picture(figure: Figure, caption: str, dpi: int = 110) -> str:
     """A figure as an inline PNG with a caption, plain text, that is its alternative text too."""
-    data = base64.b64encode(png_bytes(figure, dpi)).decode("ascii")
+    width, height = (round(dpi * side) for side in figure.get_size_inches())
+    kind = ' class="broad"' if 96 / dpi * width > _BROAD else ""
     return (
-        f'<figure><img alt="{escape(caption, quote=True)}" src="data:image/png;base64,{data}">'
+        f'<figure><div class="wide"><img{kind} width="{width}" height="{height}" '
+        f'alt="{escape(caption, quote=True)}" src="{png_source(png_bytes(figure, dpi))}"></div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def png_source(png: bytes) -> str:
+    """A PNG as an address that holds it."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -69,7 +96,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         + "</tr>"
         for row in rows
     )
-    return f"<table>\n<tr>{top}</tr>\n{body}\n</table>"
+    return f'<div class="wide"><table>\n<tr>{top}</tr>\n{body}\n</table></div>'
 
 
 def explanation_page(e: Explanation) -> str:
