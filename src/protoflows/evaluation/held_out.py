@@ -21,6 +21,7 @@ from protoflows.model.saving import WEIGHTS_FILE, WeightsDtype
 
 CALIBRATION_FILE = "calibration.json"
 HELD_OUT_FILE = "held_out.safetensors"
+_ABOUT = "protoflows"
 
 
 class HeldOut(NamedTuple):
@@ -62,7 +63,9 @@ def store_calibration(
     apply(model, calibration.best)
     model.save_pretrained(model_folder, weights_dtype=stored_dtype(model_folder))
     found = _held_out(calibration.proba, calibration.labels, calibration.samples)
-    mark = {"model": model_mark(model, model_folder), "samples": str(found.samples)}
+    about = {"model": model_mark(model, model_folder), "samples": found.samples}
+    # One entry: safetensors writes several in an order that changes from one call to the next.
+    mark = {_ABOUT: json.dumps(about)}
     tensors = {"confidence": found.confidence.contiguous(), "correct": found.correct.contiguous()}
     _replace_file(run / HELD_OUT_FILE, lambda place: save_file(tensors, place, metadata=mark))
     content: dict[str, Any] = {
@@ -88,7 +91,8 @@ def read_held_out(model: ProtoFlow, model_folder: Path, run: Path) -> HeldOut | 
     if not file.is_file():
         return None
     with safe_open(file, "pt") as opened:
-        about = opened.metadata() or {}
+        noted = opened.metadata() or {}
+    about = json.loads(noted.get(_ABOUT, "{}"))
     if about.get("model") != model_mark(model, model_folder):
         return None
     tensors = load_file(file)
