@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -327,6 +329,26 @@ class TestErrors:
         with pytest.raises(ValueError, match="latent must have shape"):
             encoding.replace_latent(torch.zeros(1, 2, 1, 1))
 
+    @pytest.mark.parametrize("name", ["factored", "dequantization"])
+    def test_other_sizes_and_values_than_numbers(self, name: str) -> None:
+        encoding = self.flow.encode(images(TINY, 2), seed=0)
+        value = encoding.factored[0] if name == "factored" else encoding.dequantization
+        for bad, message in (
+            (value[:1], r"must have shape \(2, .*, got \(1, "),
+            (value[..., :0], "must have shape"),
+            (value * float("nan"), "holds NaN or infinite values"),
+        ):
+            broken = replace(encoding, **{name: (bad,) if name == "factored" else bad})
+            with pytest.raises(ValueError, match=rf"encoding\.{name}.*{message}"):
+                self.flow.decode(broken)
+
+    def test_latents_that_are_none(self) -> None:
+        with pytest.raises(ValueError, match="latent must have shape .*, got list"):
+            self.flow.decode_latent([[0.0]])  # type: ignore[arg-type]
+        # One number for a whole map would broadcast, to a density of nothing.
+        with pytest.raises(ValueError, match=r"latent must have shape .*, got \(1, 1, 1, 1\)"):
+            self.flow.base_log_prob(torch.zeros(1, 1, 1, 1))
+
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
@@ -339,6 +361,11 @@ class TestErrors:
             ({"noise_growth": -1}, "noise_growth must be ≥ 0"),
             ({"logit_alpha": 0.5}, "logit_alpha must be at least 0 and below 0.5"),
             ({"mid_channels": (1, 1)}, "mid_channels must be ≥ 2 with attention"),
+            ({"units": 2}, "units must be whole numbers ≥ 1, got 2"),
+            ({"levels": "17"}, "levels must be a whole number, got '17'"),
+            ({"net_growth": 1.5}, "net_growth must be a whole number, got 1.5"),
+            ({"logit_alpha": "0"}, "logit_alpha must be a number, got '0'"),
+            ({"attention": "no"}, "attention must be true or false, got 'no'"),
         ],
     )
     def test_bad_configuration(self, changes: dict[str, object], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -283,6 +284,10 @@ class TestNoise:
         a, b = (Noise(3, 1.0, 5).normal((4,), self.like) for _ in range(2))
         assert torch.equal(a, b)
 
+    def test_numpys_whole_numbers_are_seeds(self) -> None:
+        plain, numpys = (Noise(3, 1.0, s).normal((4,), self.like) for s in (5, np.int64(5)))
+        assert torch.equal(plain, numpys)
+
     def test_temperature_shrinks_towards_the_mean(self) -> None:
         full, half = (Noise(3, t, 5) for t in (1.0, 0.5))
         torch.testing.assert_close(half.normal((4,), self.like), 0.5 * full.normal((4,), self.like))
@@ -299,7 +304,7 @@ class TestNoise:
             assert torch.equal(alone.uniform((2,), self.like), whole[0][i : i + 1])
             assert torch.equal(alone.normal((3,), self.like), whole[1][i : i + 1])
 
-    @pytest.mark.parametrize("temperature", [-1.0, math.nan, math.inf])
+    @pytest.mark.parametrize("temperature", [-1.0, math.nan, math.inf, "cold"])
     def test_bad_temperature(self, temperature: float) -> None:
         with pytest.raises(ValueError, match="temperature"):
             Noise(1, temperature)

@@ -84,6 +84,37 @@ def test_bare_densenet_folder_with_its_base_distribution(tmp_path: Path) -> None
     torch.testing.assert_close(flow.base_log_prob(z), expected)
 
 
+def test_is_reached_from_the_package(folder: Path) -> None:
+    import protoflows as pf
+
+    assert pf.flows.load_reference(folder).config.image_shape == (3, 16, 16)
+
+
+def test_a_transposed_weight_is_not_reshaped_into_place(tmp_path: Path) -> None:
+    net = "model.transforms.3.blocks.0.transforms.0.transforms.2.coupling_net.0.dn.transform"
+    key = f"{net}.1.mix_conv.2.weight"
+    weight = fixture.weights()[key]
+    assert weight.shape[0] != weight.shape[1]
+    folder = fixture.save_protoflow(tmp_path, **{key: weight.transpose(0, 1).contiguous()})
+    with pytest.raises(ValueError, match=r"wrong \(1\): .*mix_conv\.2\.weight: shape"):
+        load_reference(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"config\.json is not readable as JSON"),
+        ("[]", r"config\.json must hold an object, got list"),
+        ('{"flow_args": [1]}', "flow_args must be an object, got list"),
+        ('{"img_size": "small"}', "img_size='small', which is no size"),
+    ],
+)
+def test_damaged_settings_are_named(folder: Path, text: str, message: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_reference(folder)
+
+
 def test_settings_that_contradict_the_weights_are_refused(folder: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     settings["flow_args"]["growth_rate"] = 5
@@ -168,6 +199,7 @@ def test_clear_errors(tmp_path: Path, folder: Path) -> None:
     torch.save({"model": {"weight": torch.zeros(2)}}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="not in the layout of the published checkpoints"):
         load_reference(tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="must have the checkpoint's 3 channels"):
-        load_reference(folder, image_shape=(1, 16, 16))
+    for shape in ((1, 16, 16), (3, 16), ()):
+        with pytest.raises(ValueError, match="image_shape must be .* the checkpoint's 3 channels"):
+            load_reference(folder, image_shape=shape)  # type: ignore[arg-type]
     assert translate_key("transforms.3.blocks.0.unknown") is None

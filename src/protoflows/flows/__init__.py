@@ -15,6 +15,7 @@ from protoflows.flows.dequantize import SigmoidOf, UniformDequantization, Variat
 from protoflows.flows.encoding import Encoding
 from protoflows.flows.logit import Logit
 from protoflows.flows.noise import Noise
+from protoflows.flows.reference import load_reference
 from protoflows.flows.reshape import Squeeze, SwapHalves
 from protoflows.flows.reversible import RoundTripWarning
 from protoflows.flows.transition import Transition
@@ -40,4 +41,5 @@ __all__ = [
     "Transition",
     "UniformDequantization",
     "VariationalDequantization",
+    "load_reference",
 ]

@@ -5,6 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+_WHOLE = (
+    "levels",
+    "noise_growth",
+    "net_depth",
+    "net_growth",
+    "dequantization_couplings",
+    "dequantization_channels",
+    "dequantization_depth",
+    "dequantization_growth",
+    "context_growth",
+)
+
 
 @dataclass(frozen=True)
 class DenseFlowConfig:
@@ -54,11 +66,12 @@ class DenseFlowConfig:
     def __post_init__(self) -> None:
         """Check every field and freeze lists (as YAML and JSON give them) into tuples."""
         for name in ("image_shape", "units", "couplings", "mid_channels"):
-            value = tuple(getattr(self, name))
+            value = getattr(self, name)
+            value = tuple(value) if isinstance(value, list | tuple) else (None,)
             if not value or any(
                 not isinstance(v, int) or isinstance(v, bool) or v < 1 for v in value
             ):
-                raise ValueError(f"{name} must be whole numbers ≥ 1, got {value}")
+                raise ValueError(f"{name} must be whole numbers ≥ 1, got {getattr(self, name)!r}")
             object.__setattr__(self, name, value)
         if len(self.image_shape) != 3:
             raise ValueError(
@@ -69,6 +82,14 @@ class DenseFlowConfig:
                 "units, couplings and mid_channels must have one entry per block, got "
                 f"{len(self.units)}, {len(self.couplings)} and {len(self.mid_channels)}"
             )
+        for name, kind, wanted in (
+            *((name, int, "a whole number") for name in _WHOLE),
+            ("logit_alpha", (int, float), "a number"),
+            ("attention", bool, "true or false"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise ValueError(f"{name} must be {wanted}, got {value!r}")
         if not 0 <= self.logit_alpha < 0.5:
             raise ValueError(
                 f"logit_alpha must be at least 0 and below 0.5, got {self.logit_alpha}"

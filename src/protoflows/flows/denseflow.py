@@ -185,6 +185,13 @@ class DenseFlow(nn.Module):
                 f"encoding.factored must hold {len(self.transitions)} tensors, "
                 f"got {len(encoding.factored)}"
             )
+        for i, (out, shape) in enumerate(
+            zip(encoding.factored, self._factored_shapes(), strict=True)
+        ):
+            _check_shape(f"encoding.factored[{i}]", out, (len(encoding.latent), *shape))
+        padded = (self.config.image_shape[0], *self.padding.padded)
+        noise = encoding.dequantization
+        _check_shape("encoding.dequantization", noise, (len(encoding.latent), *padded))
         y = self._undo(encoding.latent, encoding.factored)
         return self.padding.remove(self.dequantization.inverse(y, encoding.dequantization))
 
@@ -199,16 +206,15 @@ class DenseFlow(nn.Module):
             temperature: Shrinks what is drawn towards its mean.
             seed: As in `encode`.
         """
-        z = (
-            z.unflatten(1, self.config.latent_shape)
-            if z.dim() == 2 and z.shape[1] == self.config.latent_dims
-            else z
-        )
+        if isinstance(z, Tensor) and z.dim() == 2 and z.shape[1] == self.config.latent_dims:
+            z = z.unflatten(1, self.config.latent_shape)
+        self._check_latent(z)
         y = self._undo(z, None, Noise(len(z), temperature, seed))
         return self.padding.remove(self.dequantization.inverse(y))
 
     def base_log_prob(self, z: Tensor) -> Tensor:
         """Return log N(z; loc, exp(log_scale)²), one location and scale per channel, (N,)."""
+        self._check_latent(z)
         shape = (1, -1, 1, 1)
         e = (z - self.loc.view(shape)) * torch.exp(-self.log_scale).view(shape)
         return standard_normal_log_prob(e) - z.shape[-2] * z.shape[-1] * self.log_scale.sum()
@@ -229,11 +235,7 @@ class DenseFlow(nn.Module):
     def _undo(
         self, z: Tensor, factored: tuple[Tensor, ...] | None, noise: Noise | None = None
     ) -> Tensor:
-        shape = self.config.latent_shape
-        if z.dim() != 4 or tuple(z.shape[1:]) != shape:
-            raise ValueError(
-                f"latent must have shape (N, {', '.join(map(str, shape))}), got {tuple(z.shape)}"
-            )
+        self._check_latent(z)
         if not bool(z.isfinite().all()):
             raise ValueError("latent holds NaN or infinite values: there is no image to decode")
         z = z.to(self.loc)
@@ -251,6 +253,22 @@ class DenseFlow(nn.Module):
                     z = transition.inverse(z, out.to(z))
         y = channels_to_space(z)
         return y if self.stretch is None else self.stretch.inverse(y)
+
+    def _factored_shapes(self) -> list[tuple[int, int, int]]:
+        """What each transition puts out, first to last: as much as it lets through."""
+        channels, (height, width) = 4 * self.config.image_shape[0], self.padding.padded
+        shapes = []
+        for units in self.config.units[:-1]:
+            channels = 2 * (channels + (units - 1) * self.config.noise_growth)
+            height, width = height // 2, width // 2
+            shapes.append((channels, height // 2, width // 2))
+        return shapes
+
+    def _check_latent(self, z: Tensor) -> None:
+        shape = self.config.latent_shape
+        if not isinstance(z, Tensor) or z.dim() != 4 or tuple(z.shape[1:]) != shape:
+            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(f"latent must have shape (N, {', '.join(map(str, shape))}), got {got}")
 
     def _check_images(self, x: Tensor) -> None:
         if (
@@ -271,3 +289,10 @@ class DenseFlow(nn.Module):
                 f"x must hold integers in 0…{self.config.levels - 1}, "
                 f"got values from {int(x.min())} to {int(x.max())}"
             )
+
+
+def _check_shape(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(value.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}")
+    if not bool(value.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinite values: there is no image to decode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Literal, TypeAlias
 
 import torch
@@ -33,7 +34,7 @@ class Noise:
     """
 
     def __init__(self, batch: int, temperature: float = 1.0, seed: Seed = None) -> None:
-        if not math.isfinite(temperature) or temperature < 0:
+        if isinstance(temperature, str) or not math.isfinite(temperature) or temperature < 0:
             raise ValueError(f"temperature must be a finite number ≥ 0, got {temperature!r}")
         self.batch, self.temperature = batch, float(temperature)
         self._generators: list[torch.Generator] | None = None
@@ -47,8 +48,8 @@ class Noise:
             self._generators = [torch.Generator().manual_seed(int(s)) for s in seed.tolist()]
         elif isinstance(seed, torch.Generator):
             self._generator = seed
-        elif isinstance(seed, int):
-            self._generator = torch.Generator().manual_seed(seed)
+        elif isinstance(seed, Integral):  # NumPy's whole numbers, too
+            self._generator = torch.Generator().manual_seed(int(seed))
         elif seed is not None:
             raise ValueError(
                 "seed must be an int, a torch.Generator, a tensor of ints or None, "

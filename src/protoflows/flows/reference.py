@@ -120,7 +120,7 @@ def flow_from_reference(
         name = translate_key(key)
         if name is None or name not in expected:
             left_over.append(key)
-        elif value.numel() != expected[name].numel():
+        elif _sizes(value) != _sizes(expected[name]):
             wrong.append(
                 f"{key}: shape {tuple(value.shape)}, expected {tuple(expected[name].shape)}"
             )
@@ -131,6 +131,11 @@ def flow_from_reference(
         raise ValueError(_report(checkpoint.path, missing, left_over, wrong))
     flow.load_state_dict(found, strict=False)
     return flow.eval()
+
+
+def _sizes(value: Tensor) -> list[int]:
+    """A tensor's sizes but for ones, which (1, C, 1, 1) has more of than (C,)."""
+    return [size for size in value.shape if size != 1]
 
 
 def translate_key(key: str) -> str | None:
@@ -242,17 +247,25 @@ def _read_settings(file: Path) -> dict[str, Any]:
     """Return config.json's content, flow arguments included, or args.pickle's, or nothing."""
     for folder in (file.parent, file.parent.parent):
         if (folder / "config.json").is_file():
-            settings = json.loads((folder / "config.json").read_text())
-            if not isinstance(settings, dict):
-                raise ValueError(
-                    f"{folder / 'config.json'} must hold an object, got {type(settings).__name__}"
-                )
-            return {**(settings.get("flow_args") or {}), **settings}
+            return _read_config(folder / "config.json")
         if (folder / "args.pickle").is_file():
             return load_namespace(folder / "args.pickle")
         if file.parent.name != "check":
             break
     return {}
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not readable as JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} must hold an object, got {type(settings).__name__}")
+    flow_args = settings.get("flow_args") or {}
+    if not isinstance(flow_args, dict):
+        raise ValueError(f"{file}: flow_args must be an object, got {type(flow_args).__name__}")
+    return {**flow_args, **settings}
 
 
 def _check_settings(checkpoint: ReferenceCheckpoint, config: DenseFlowConfig) -> None:
@@ -280,15 +293,21 @@ def _image_shape(
     checkpoint: ReferenceCheckpoint, channels: int, image_shape: tuple[int, int, int] | None
 ) -> tuple[int, int, int]:
     if image_shape is not None:
-        if image_shape[0] != channels:
+        shape = tuple(image_shape)
+        if len(shape) != 3 or shape[0] != channels:
             raise ValueError(
-                f"image_shape must have the checkpoint's {channels} channels, "
-                f"got {tuple(image_shape)}"
+                f"image_shape must be (channels, height, width) with the checkpoint's {channels} "
+                f"channels, got {shape}"
             )
         return image_shape
     size = checkpoint.settings.get("img_size", 32)
-    height, width = size if isinstance(size, list | tuple) else (size, size)
-    return channels, int(height), int(width)
+    sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise ValueError(
+            f"{checkpoint.path}: its settings say img_size={size!r}, which is no size in pixels: "
+            "give image_shape"
+        )
+    return channels, *sides
 
 
 def _is_constant(key: str, value: Tensor, wrong: list[str]) -> bool:
