@@ -59,6 +59,16 @@ def test_help_is_light():
     assert imported_heavy(code) == []
 
 
+def test_a_commands_help_is_light():
+    code = (
+        "from protoflows.cli.main import COMMANDS, main\n"
+        "for command in COMMANDS:\n"
+        "    try: main([command, '--help'])\n"
+        "    except SystemExit as stop: assert stop.code == 0, command\n"
+    )
+    assert imported_heavy(code) == []
+
+
 def test_every_name_is_listed():
     lazy = set(protoflows._LAZY)
     assert set(protoflows.__all__) == lazy | {"__version__"}
@@ -93,6 +103,28 @@ def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'protoflows' has no attribute 'flwos'"):
         protoflows.flwos  # noqa: B018
     assert not hasattr(protoflows, "nothing_of_that_name")
+
+
+LAZY_PACKAGES = ["data", "flows", "model", "prototypes", "training"]
+
+
+@pytest.mark.parametrize("name", LAZY_PACKAGES)
+def test_lazy_packages_say_the_same_to_all(name):
+    """What type checkers read, what `import *` takes and what is imported on use are one list."""
+    package = importlib.import_module(f"protoflows.{name}")
+    tree = ast.parse(inspect.getsource(package))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    declared = {alias.name: node.module for node in block.body for alias in node.names}
+    assert sorted(declared) == sorted(package.__all__)
+    for public, module in declared.items():
+        assert getattr(package, public) is getattr(importlib.import_module(module), public)
+    assert not hasattr(package, "nothing_of_that_name")
+
+
+def test_a_lazy_packages_configuration_is_light():
+    code = "from protoflows.training import TrainConfig\nTrainConfig()"
+    assert imported_heavy(code) == []
 
 
 def test_members_can_be_listed():

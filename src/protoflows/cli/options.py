@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from protoflows.cli.parser import Examples, examples_text
+from protoflows.cli.parser import Examples, add_debug, examples_text
 from protoflows.training.config import TrainConfig
 from protoflows.training.recipes import describe_recipe, read_recipe, recipe_names
 from protoflows.training.settings import from_dict, merge, nearest, read_yaml
@@ -35,21 +36,17 @@ def training_parser(command: str, description: str, examples: Examples = ()) -> 
         description=description, epilog=f"recipes:\n{recipes}\n\n{examples_text(examples)}",
         formatter_class=_HelpFormatter, exit_on_error=False, allow_abbrev=False,
     )  # fmt: skip
-    parser.add_argument(
-        "data_name", metavar="DATA", nargs="?", help="a data set's name or an image folder"
-    )
-    parser.add_argument("--recipe", help="settings to start from, see below")
-    parser.add_argument(
-        "--config", metavar="FILE", help="YAML with settings, which count before the recipe's"
-    )
-    parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/DATA)")
-    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the run that the folder holds"
-    )
-    parser.add_argument("--data-root", metavar="DIR", help="short for --data.root")
-    parser.add_argument("--strict", action="store_true", help="short for --data.strict true")
-    parser.add_argument("--flow-weights", metavar="FOLDER", help="short for --flow_weights")
+    add = functools.partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("data_name", metavar="DATA", nargs="?", help="a data set's name or an image folder")
+    add("--recipe", help="settings to start from, see below")
+    add("--config", metavar="FILE", help="YAML with settings, which count before the recipe's")
+    add("--out", metavar="RUN", help="folder of the run (default: runs/DATA)")
+    add("--resume", metavar="RUN", help="go on with an interrupted run")
+    add("--overwrite", action="store_true", help="replace the run that the folder holds")
+    add("--data-root", metavar="DIR", help="short for --data.root")
+    add("--strict", action="store_true", help="short for --data.strict true")
+    add("--flow-weights", metavar="FOLDER", help="short for --flow_weights")
+    add_debug(parser)
     parser.add_class_arguments(TrainConfig)
     return parser
 
@@ -69,7 +66,7 @@ def parse(parser: ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
             given = parser.parse_args(list(argv), defaults=False).as_dict()
     except argparse.ArgumentError as error:
         _refuse(parser, str(error))
-    return {key: value for key, value in given.items() if value is not None}
+    return {key: v for key, v in given.items() if v is not None and key != "debug"}
 
 
 def _refuse(parser: ArgumentParser, message: str) -> None:

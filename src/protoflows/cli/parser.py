@@ -30,8 +30,9 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.examples = tuple(examples)
+        add_debug(self)
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]  # noqa: ANN001, ANN201
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
         """As argparse has it; an unknown option is refused with the nearest one."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
@@ -52,14 +53,21 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return argparse.HelpFormatter._fill_text(self, text, width, indent)
 
 
+def add_debug(parser: argparse.ArgumentParser) -> None:
+    """List `--debug`, which `cli.main` has taken out of the words before any parser sees them."""
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="show where in the program an error arose (traceback)",
+    )
+
+
 def examples_text(examples: Examples) -> str:
     """Examples as they stand at the end of a help text.
 
-    >>> print(examples_text([("what ships", "doctor digits")]))
-
-    Examples:
-      # what ships
-      protoflows doctor digits
+    >>> examples_text([("what ships", "doctor digits")]).splitlines()
+    ['examples:', '  # what ships', '  protoflows doctor digits']
     """
     lines = ["examples:"]
     for purpose, words in examples:

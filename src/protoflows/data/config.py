@@ -1,8 +1,20 @@
-"""What data to load: one frozen dataclass, from which the YAML and the command line are made."""
+"""What data to load and how to augment it: dataclasses, from which YAML and flags are made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+DATASETS: tuple[str, ...] = (
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar100",
+    "flowers102",
+    "oxford-pet",
+    "cub200",
+)
+"""Names that `load_data` knows; anything else is the path of an image folder."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +67,44 @@ class DataConfig:
                 raise ValueError(f"data.{field} must be at least 0 and below 1, got {value}")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"data.limit must be at least 1 (or None for all), got {self.limit}")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How far training images may be moved about.
+
+    Attributes:
+        flip: Mirror images half of the time. None follows the data set (not for digits).
+        rotate: Largest rotation to either side, in degrees.
+        translate: Largest shift along either axis, as a share of the image's side.
+        shear: Largest shear to either side, in degrees.
+        share_unaugmented: Probability that an image is left exactly as it is (the paper: 0). Moved
+            images are smoother than real ones, so a density needs some that are not.
+        interpolation: bilinear or bicubic.
+    """
+
+    flip: bool | None = None
+    rotate: float = 15.0
+    translate: float = 0.04
+    shear: float = 10.0
+    share_unaugmented: float = 0.5
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that would leave nothing of the image."""
+        if not 0 <= self.rotate <= 180:
+            raise ValueError(f"augment.rotate must be from 0 to 180 degrees, got {self.rotate}")
+        if not 0 <= self.translate < 1:
+            raise ValueError(
+                f"augment.translate is a share of the side, from 0 to below 1, got {self.translate}"
+            )
+        if not 0 <= self.shear < 90:
+            raise ValueError(f"augment.shear must be from 0 to below 90 degrees, got {self.shear}")
+        if not 0 <= self.share_unaugmented <= 1:
+            raise ValueError(
+                f"augment.share_unaugmented must be from 0 to 1, got {self.share_unaugmented}"
+            )
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ValueError(
+                f"augment.interpolation must be bilinear or bicubic, got {self.interpolation!r}"
+            )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from protoflows.data.config import DataConfig
+from protoflows.data.config import DATASETS, DataConfig
 from protoflows.data.cub200 import load_cub200
 from protoflows.data.folder import load_folder
 from protoflows.data.images import set_channels, set_size
@@ -34,7 +34,6 @@ _LOADERS: dict[str, Callable[[Path, DataConfig], DataBundle]] = {
     "oxford-pet": load_oxford_pet,
     "cub200": load_cub200,
 }
-DATASETS: tuple[str, ...] = ("digits", *_LOADERS)
 
 _ALIASES = {
     "flowers": "flowers102",

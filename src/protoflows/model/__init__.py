@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from protoflows.model.config import ModelConfig
-from protoflows.model.extras import Extras
-from protoflows.model.loading import find_model_folder, load, shipped_models
-from protoflows.model.montecarlo import Scores, evaluating
-from protoflows.model.protoflow import ProtoFlow
-from protoflows.model.reference import import_reference
-from protoflows.model.sampling import DrawnLatents
-from protoflows.model.seeds import image_seeds
+from protoflows._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from protoflows.model.config import ModelConfig
+    from protoflows.model.extras import Extras
+    from protoflows.model.loading import find_model_folder, load
+    from protoflows.model.montecarlo import Scores, evaluating
+    from protoflows.model.protoflow import ProtoFlow
+    from protoflows.model.reference import import_reference
+    from protoflows.model.sampling import DrawnLatents
+    from protoflows.model.seeds import image_seeds
+    from protoflows.model.shipped import shipped_models
     from protoflows.model.sklearn import ProtoFlowClassifier
 
 __all__ = [
@@ -31,11 +33,18 @@ __all__ = [
     "shipped_models",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import scikit-learn, which takes a second, only for whom wants the estimator."""
-    if name == "ProtoFlowClassifier":
-        from protoflows.model.sklearn import ProtoFlowClassifier
-
-        return ProtoFlowClassifier
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "config": ["ModelConfig"],
+        "extras": ["Extras"],
+        "loading": ["find_model_folder", "load"],
+        "montecarlo": ["Scores", "evaluating"],
+        "protoflow": ["ProtoFlow"],
+        "reference": ["import_reference"],
+        "sampling": ["DrawnLatents"],
+        "seeds": ["image_seeds"],
+        "shipped": ["shipped_models"],
+        "sklearn": ["ProtoFlowClassifier"],
+    },
+)

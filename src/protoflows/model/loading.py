@@ -12,6 +12,7 @@ import torch
 
 from protoflows.model.protoflow import ProtoFlow
 from protoflows.model.saving import is_model_folder, read_folder
+from protoflows.model.shipped import shipped_home, shipped_models
 
 RUN_MODEL_FOLDER = "model"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -50,7 +51,7 @@ def load(name: str | Path, *, device: torch.device | str = "cpu") -> ProtoFlow:
                 "holds no model",
                 stacklevel=2,
             )
-        resource = importlib.resources.files("protoflows").joinpath("models", str(name))
+        resource = shipped_home().joinpath(str(name))
         with importlib.resources.as_file(resource) as shipped_folder:
             return read_folder(shipped_folder).to(device)
     if path.exists():
@@ -67,18 +68,6 @@ def find_model_folder(path: Path) -> Path | None:
         if is_model_folder(folder):
             return folder
     return None
-
-
-def shipped_models() -> tuple[str, ...]:
-    """Names of the models that ship with the package.
-
-    >>> "no such model" in shipped_models()
-    False
-    """
-    models = importlib.resources.files("protoflows").joinpath("models")
-    if not models.is_dir():
-        return ()
-    return tuple(sorted(m.name for m in models.iterdir() if m.joinpath("config.json").is_file()))
 
 
 def _from_hub(name: str, device: torch.device | str) -> ProtoFlow:
