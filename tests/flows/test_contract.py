@@ -122,39 +122,30 @@ def test_gradient_reaches_every_parameter(case: tuple[Bijection, Tensor, Tensor 
     z, log_det = layer(x.requires_grad_(), context)
     ((z * weight).sum() + log_det.sum()).backward()
     assert x.grad is not None
-    dead = [
-        name for name, p in layer.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0
-    ]
-    # Batch norm cancels what shifts all of its input alike.
-    assert not [name for name in dead if not name.endswith("bias")]
+    dead = {name for name, p in layer.named_parameters() if p.grad is None or p.grad.norm() < 1e-12}
+    # Batch norm takes away what shifts a channel of all images alike: the last bias of attention,
+    # and at a single position, where attention is linear, the first one, too.
+    cancelled = {"attention.out.bias"} | ({"attention.qkv.bias"} if x[0, 0].numel() == 1 else set())
+    assert not {name for name in dead if not name.endswith(tuple(cancelled))}
 
 
-def test_train_and_eval_agree_without_batch_norm(
+def test_train_and_eval_agree_once_statistics_are_the_batchs(
     case: tuple[Bijection, Tensor, Tensor | None],
 ) -> None:
     layer, x, context = case
-    if any(isinstance(m, torch.nn.BatchNorm2d) for m in layer.modules()):
-        # With the batch's own moments as running statistics they agree as well.
-        for m in layer.modules():
-            if isinstance(m, torch.nn.BatchNorm2d):
-                m.momentum = 1.0
-        layer.train()
-        for _ in range(2 * len(list(layer.modules()))):  # deeper statistics depend on those before
-            layer(x, context)
-        count = x[:, 0].numel()
-        for m in layer.modules():
-            if isinstance(m, torch.nn.BatchNorm2d) and m.running_var is not None:
-                # Normalising uses the biased variance, counting the unbiased.
-                m.running_var.mul_((count - 1) / count)
+    norms = [m for m in layer.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    for m in norms:
+        m.momentum = 1.0  # the running statistics become those of the batch
     layer.train()
-    trained = layer(x, context)
-    if not any(isinstance(m, torch.nn.BatchNorm2d) for m in layer.modules()):
+    with torch.no_grad():
+        trained = layer(x, context)
+        count = x[:, 0].numel()
+        for m in norms:
+            # Normalising uses the biased variance, counting the unbiased.
+            m.running_var.mul_((count - 1) / count)
         layer.eval()
         for got, wanted in zip(layer(x, context), trained, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
-    else:
-        layer.eval()
-        assert layer(x, context)[0].isfinite().all()
 
 
 def test_save_load_and_copy_give_the_same_map(

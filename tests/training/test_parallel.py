@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from protoflows.data import Augment, TensorBatches
+from protoflows.flows import AffineCoupling, Chain, InvertibleConv, RoundTripWarning, SwapHalves
+from protoflows.flows.nets import CouplingNet
 from protoflows.training.datamodule import training_order
 from protoflows.training.engine import seeded
 from protoflows.training.task import ClassifierTask, Where
@@ -64,27 +68,77 @@ def two_steps(update, rank, processes):
     return task.model
 
 
+class Drifting(InvertibleConv):
+    """A layer whose inverse may be wrong by a given amount."""
+
+    drift = 0.0
+
+    def inverse(self, z, context=None):
+        return super().inverse(z, context) + self.drift
+
+
+def chain_gradient(rank, processes, memory, drift=0.0):
+    """A chain's gradient from this process's share of a batch, summed over processes."""
+    with seeded(0):
+        coupling = AffineCoupling(CouplingNet(2, 4, 4, 1, 3, False))
+        coupling.net.project_out.weight.data.normal_(std=0.3)
+        chain = Chain([Drifting(4), coupling, SwapHalves()], memory)
+        x = torch.randn(8, 4, 3, 3)[rank::processes]
+    chain.layers[0].drift = drift
+    z, log_det = chain(x)
+    grads = torch.autograd.grad(z.square().sum() + log_det.sum(), list(chain.parameters()))
+    for grad in grads:
+        if processes > 1:
+            dist.all_reduce(grad)
+    return grads
+
+
 UPDATES = ("sgd", "em")
 
 
 def child(rank, processes, port, out):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=processes)
+    limit = timedelta(minutes=5)  # processes out of step would wait for half an hour
+    dist.init_process_group("gloo", rank=rank, world_size=processes, timeout=limit)
     for update in UPDATES:
         model = two_steps(update, rank, processes)
         torch.save(model.state_dict(), Path(out) / f"{update}{rank}.pt")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        grads = chain_gradient(rank, processes, "reversible", drift=float(rank))
+    said = [str(w.message) for w in caught if w.category is RoundTripWarning]
+    torch.save({"grads": grads, "said": said}, Path(out) / f"chain{rank}.pt")
     dist.destroy_process_group()
 
 
-def test_same_global_batch_same_parameters(tmp_path):
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Where two processes have left what `child` computes."""
+    place = tmp_path_factory.mktemp("parallel")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    mp.spawn(child, (2, port, str(tmp_path)), nprocs=2)
+    mp.spawn(child, (2, port, str(place)), nprocs=2)
+    return place
+
+
+def test_a_round_trip_that_one_process_distrusts_is_replayed_by_all(found):
+    """Or their exchanges of batch norm's moments would fall out of step."""
+    sound, drifting = (torch.load(found / f"chain{r}.pt", weights_only=True) for r in (0, 1))
+    assert sound["said"] == []
+    assert "misses its input by" in drifting["said"][0]
+    expected = chain_gradient(0, 1, "store")
+    for one, two, wanted in zip(sound["grads"], drifting["grads"], expected, strict=True):
+        torch.testing.assert_close(one, two)
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_same_global_batch_same_parameters(found):
+    place = found
     with seeded(0):
         start = tiny_model().state_dict()
     for update in UPDATES:
-        found = [torch.load(tmp_path / f"{update}{r}.pt", weights_only=True) for r in (0, 1)]
+        found = [torch.load(place / f"{update}{r}.pt", weights_only=True) for r in (0, 1)]
         alone = two_steps(update, 0, 1).state_dict()
         for name, expected in alone.items():
             torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-5, atol=1e-6)

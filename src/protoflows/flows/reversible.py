@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from protoflows.distributed import all_reduce_sum, world_size
 from protoflows.flows.base import Bijection, Rewound
 from protoflows.flows.nets.norm import frozen_statistics
 
@@ -64,7 +65,8 @@ class _Reversible(torch.autograd.Function):
         with torch.autocast(z.device.type, enabled=False), frozen_statistics():
             found = _rewind(chain, z, grad_z, grad_log_det, context)
             error = round_trip_error(found.x, x)
-            if not error <= _tolerance(chain, x):
+            trusted = error <= _tolerance(chain, x)  # False where the error is no number
+            if not trusted:
                 warnings.warn(
                     f"reversible backward: the inverse misses its input by {error:.2g} of its rms "
                     f"(trusted up to {_tolerance(chain, x):.0e}); this step's gradient was taken "
@@ -73,6 +75,7 @@ class _Reversible(torch.autograd.Function):
                     RoundTripWarning,
                     stacklevel=2,
                 )
+            if not _by_all(trusted, chain, z):
                 found = _replay(chain, x, grad_z, grad_log_det, context)
         return (None, found.grad_x, found.grad_context, *found.grad_params)
 
@@ -85,6 +88,16 @@ def round_trip_error(found: Tensor, true: Tensor) -> float:
     """
     rms = true.square().mean().sqrt().clamp_min(torch.finfo(true.dtype).tiny)
     return float((found - true).square().mean().sqrt() / rms)
+
+
+def _by_all(trusted: bool, chain: Chain, like: Tensor) -> bool:
+    """Whether all processes trust their round trips.
+
+    Batch norms that train exchange their moments: what one process evaluates again, all have to.
+    """
+    if world_size() == 1 or not chain.training:
+        return trusted
+    return float(all_reduce_sum(like.new_full((1,), float(not trusted)))) == 0
 
 
 def _tolerance(chain: Chain, x: Tensor) -> float:
