@@ -7,7 +7,13 @@ import torch
 
 from protoflows.data import Augment, AugmentConfig, Split
 from protoflows.evaluation import evaluate, run_passes, summarise
-from protoflows.evaluation.report import read_distances, read_metrics, write_report
+from protoflows.evaluation.distances import covariance_norms
+from protoflows.evaluation.report import (
+    read_covariance_norms,
+    read_distances,
+    read_metrics,
+    write_report,
+)
 from protoflows.training.measuring import measure
 from tests.model.helpers import small_model, some_images
 
@@ -153,6 +159,8 @@ def test_report(model, split, tmp_path):
     assert float(by_name["nll"]["stderr"]) == found.metrics["nll_stderr"]
     assert not any(name.endswith("_stderr") for name in by_name)
     torch.testing.assert_close(read_distances(tmp_path), found.passes.distance, rtol=1e-8, atol=0)
+    norms = covariance_norms(model.mixtures)
+    torch.testing.assert_close(read_covariance_norms(tmp_path), norms, rtol=1e-8, atol=0)
     table = list(csv.reader((tmp_path / "evaluation" / "confusion.csv").open()))
     assert [[int(cell) for cell in row[1:]] for row in table[1:]] == found.confusion.tolist()
     curve = list(csv.DictReader((tmp_path / "evaluation" / "curve.csv").open()))
@@ -177,3 +185,4 @@ def test_reading_a_run_that_was_not_evaluated(tmp_path):
     with pytest.raises(ValueError, match="not readable"):
         read_metrics(tmp_path)
     assert read_distances(tmp_path) is None
+    assert read_covariance_norms(tmp_path) is None

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from protoflows.evaluation.calibration_error import reliability
 from protoflows.evaluation.curve import CurvePoint
-from protoflows.evaluation.estimate import Estimate
+from protoflows.evaluation.estimate import Estimate, wilson_interval
 from protoflows.evaluation.figures import (
     draw_distances,
     draw_mc_curve,
@@ -39,6 +39,19 @@ def test_reliability(tmp_path):
     np.testing.assert_allclose(heights, bins.accuracy[filled])
     assert [bar.get_height() for bar in below.patches] == bins.counts[filled].tolist()
     assert "ECE 0.1000" in axes.get_legend().get_title().get_text()
+    dots = next(line for line in axes.lines if line.get_label().startswith("at the bin's"))
+    np.testing.assert_allclose(dots.get_xdata(), bins.confidence[filled])
+    np.testing.assert_allclose(dots.get_ydata(), bins.accuracy[filled])
+
+
+def test_a_bin_of_one_image_is_seen_and_claims_nothing():
+    """One right answer at 0.7: the whisker reaches far down, and the count has a bar."""
+    bins = reliability(torch.tensor([[0.7, 0.3]]), torch.tensor([0]))
+    axes, below = draw_reliability(bins).axes
+    (whisker,) = axes.collections[0].get_segments()
+    assert whisker[:, 1].tolist() == pytest.approx(wilson_interval(1, 1, 0.6827), abs=1e-9)
+    assert whisker[0, 1] < 0.55
+    assert below.get_ylim()[0] < below.patches[0].get_height() == 1
 
 
 def test_risk_coverage(tmp_path):
@@ -48,13 +61,16 @@ def test_risk_coverage(tmp_path):
 
 
 def test_mc_curve(tmp_path):
-    names = ("accuracy", "nll", "ece", "mce", "bits_per_dim", "bits_per_dim_mean_bound")
+    names = ("accuracy", "nll", "ece", "mce", "brier", "bits_per_dim", "bits_per_dim_mean_bound")
     names += ("bits_per_dim_best_class",)
     points = [CurvePoint(n, {m: Estimate(0.5 / n, 0.01) for m in names}) for n in (1, 2, 5)]
     panels = drawn(draw_mc_curve(points), tmp_path)
-    assert len(panels) == 4
+    # ECE and MCE apart: on one axis the smaller would be a line along the bottom.
+    kinds = ["accuracy, %", "-log p(y|x), nats", "Brier score", "ECE", "MCE", "bits/dim"]
+    assert [axes.get_ylabel() for axes in panels] == kinds
+    assert [len(axes.lines) for axes in panels] == [1, 1, 1, 1, 1, 3]
     np.testing.assert_allclose(panels[0].lines[0].get_ydata(), [50, 25, 10])
-    densities = [CurvePoint(p.samples, {m: p.figures[m] for m in names[4:]}) for p in points]
+    densities = [CurvePoint(p.samples, {m: p.figures[m] for m in names[5:]}) for p in points]
     assert len(drawn(draw_mc_curve(densities), tmp_path)) == 1
     with pytest.raises(ValueError, match="points"):
         draw_mc_curve([])
@@ -67,7 +83,19 @@ def test_distances_of_two_runs_with_their_quartiles(tmp_path):
     shares = torch.tensor([0.25, 0.5, 0.75])
     expected = sorted([*one.quantile(shares).tolist(), *other.quantile(shares).tolist()])
     np.testing.assert_allclose(marks, expected, rtol=1e-5)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["with", "without"]
+    words = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert words == ["with", "without", "quartiles"]
     drawn(draw_distances({"all the same": torch.ones(5)}), tmp_path)
     with pytest.raises(ValueError, match="distances"):
         draw_distances({})
+
+
+def test_covariance_norms_stand_beside_distances_in_the_same_colours(tmp_path):
+    distances = {"with": torch.randn(200) + 9, "without": torch.randn(200) + 12}
+    norms = {"without": torch.rand(30) + 5}  # a run that was evaluated before norms were kept
+    left, right = drawn(draw_distances(distances, norms), tmp_path)
+    assert "covariance" in right.get_xlabel()
+    expected = norms["without"].quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+    np.testing.assert_allclose(sorted(ln.get_xdata()[0] for ln in right.lines), expected, rtol=1e-5)
+    assert {ln.get_color() for ln in right.lines} == {left.lines[-1].get_color()}
+    assert left.lines[0].get_color() != left.lines[-1].get_color()

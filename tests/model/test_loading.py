@@ -17,7 +17,7 @@ def shipped(tmp_path, monkeypatch):
     package = tmp_path / "package"
     small_model(2).save_pretrained(package / "models" / "toy")
     (package / "models" / "__pycache__").mkdir()
-    monkeypatch.setattr("protoflows.model.loading.importlib.resources.files", lambda _: package)
+    monkeypatch.setattr("protoflows.model.shipped.importlib.resources.files", lambda _: package)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

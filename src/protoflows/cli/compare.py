@@ -23,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=(
             "Print the figures of evaluated runs side by side, and the paper's for the same data, "
             "each with the table it comes from. With --out also as CSV, and with the distances to "
-            "prototypes of all runs in one picture."
+            "prototypes and the covariances' norms of all runs in one picture."
         ),
         examples=(
             ("two runs side by side, with the paper's rows", "compare runs/digits runs/mnist"),
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 def _write(out: Path, columns: Sequence[Column], runs: Mapping[str, Path]) -> list[Path]:
     """compare.csv with every number, and the distances of runs that have them."""
     from protoflows.evaluation.figures import draw_distances
-    from protoflows.evaluation.report import read_distances
+    from protoflows.evaluation.report import read_covariance_norms, read_distances
 
     out.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(name for column in columns for name in column.figures))
@@ -89,7 +89,9 @@ def _write(out: Path, columns: Sequence[Column], runs: Mapping[str, Path]) -> li
     distances = {name: values for name, values in found.items() if values is not None}
     if distances:
         picture = out / "distances.png"
-        draw_distances(distances).savefig(picture, dpi=150)
+        wide = {name: read_covariance_norms(runs[name]) for name in distances}
+        norms = {name: values for name, values in wide.items() if values is not None}
+        draw_distances(distances, norms).savefig(picture, dpi=150)
         written.append(picture)
     return written
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from protoflows.cli.parser import CommandParser
+
+if TYPE_CHECKING:
+    from protoflows.explain.retrieved import RetrievedParts
+    from protoflows.model import ProtoFlow
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -50,11 +55,9 @@ def main(argv: Sequence[str]) -> int:
     arguments = build_parser().parse_args(list(argv))
     from protoflows.cli.explain_inputs import out_folder
     from protoflows.explain.explanation import explain
-    from protoflows.explain.retrieved import load_parts
-    from protoflows.model import find_model_folder, load
+    from protoflows.model import load
 
     model = load(arguments.run)
-    home = find_model_folder(Path(arguments.run).expanduser())
     found = explain(
         model,
         arguments.picture,
@@ -63,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         patch=arguments.patch,
         stride=arguments.stride,
         by=arguments.by,
-        parts=load_parts(home, model) if home is not None else None,
+        parts=_parts(arguments.run, model),
         perturbations_per_eval=arguments.batch_size,
         seed=arguments.seed,
     )
@@ -78,3 +81,18 @@ def main(argv: Sequence[str]) -> int:
         print(f"note       {note}")
     print(f"written    {folder / 'why.html'}, why.json, why.png")
     return 0
+
+
+def _parts(run: str, model: ProtoFlow) -> RetrievedParts | None:
+    """The training set's likeliest parts, where they were stored with the model."""
+    from protoflows.explain.retrieved import load_parts
+    from protoflows.model import find_model_folder, shipped_models
+    from protoflows.model.shipped import shipped_folder
+
+    home = find_model_folder(Path(run).expanduser())
+    if home is not None:
+        return load_parts(home, model)
+    if run in shipped_models():
+        with shipped_folder(run) as folder:
+            return load_parts(folder, model)
+    return None

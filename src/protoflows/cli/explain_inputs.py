@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,26 @@ def class_index(model: ProtoFlow, text: str, argument: str) -> int:
 
 def run_split(run: str, name: str, data_root: str | None) -> Split | None:
     """A split of the data that a run was trained on; None where it is out of reach, and said."""
+    return run_splits(run, (name,), data_root)[0]
+
+
+def run_splits(run: str, names: Sequence[str], data_root: str | None) -> tuple[Split | None, ...]:
+    """Several splits, each None where it is out of reach, and said."""
     from protoflows.cli.run_data import open_run
 
     try:
-        return open_run(run, data_root=data_root).split(name)
+        opened = open_run(run, data_root=data_root)
     except (ValueError, OSError) as error:
         print(f"note: the run's data is out of reach ({error})", file=sys.stderr)
-        return None
+        return (None,) * len(names)
+    found: list[Split | None] = []
+    for name in names:
+        try:
+            found.append(opened.split(name))
+        except ValueError as error:  # no images in it
+            print(f"note: {error}", file=sys.stderr)
+            found.append(None)
+    return tuple(found)
 
 
 def write_json(file: Path, content: Any) -> None:

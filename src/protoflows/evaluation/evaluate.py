@@ -43,6 +43,7 @@ class Evaluation:
         confusion: Labels against predicted classes, (C, C); None without labels.
         classes: Figures of every class; empty without labels.
         curve: Figures against the number of draws; empty where images stopped early.
+        covariance_norms: Norms of the living prototypes' covariances.
     """
 
     metrics: Metrics
@@ -52,6 +53,7 @@ class Evaluation:
     confusion: Tensor | None
     classes: tuple[ClassFigures, ...]
     curve: tuple[CurvePoint, ...]
+    covariance_norms: Tensor
 
     @property
     def ece(self) -> Estimate | None:
@@ -133,7 +135,8 @@ def summarise(model: ProtoFlow, passes: Passes, labels: Tensor, *, seed: int = 0
     found |= _prototypes(model, passes)
     found |= _cost(model, passes)
     points = curve_points(model, passes, labels, seed=seed)
-    return Evaluation(_flat(found), passes, shown, risk, table, classes, points)
+    norms = covariance_norms(model.mixtures)
+    return Evaluation(_flat(found), passes, shown, risk, table, classes, points, norms)
 
 
 def classify(model: ProtoFlow, logits: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from protoflows.evaluation.figures import (
 
 METRICS_JSON, METRICS_CSV = "metrics.json", "metrics.csv"
 TABLES, FIGURES = "evaluation", "figures"
-DISTANCES = "distances.csv"
+DISTANCES, NORMS = "distances.csv", "covariance_norms.csv"
 _STDERR = "_stderr"
 
 
@@ -78,7 +78,15 @@ def read_metrics(folder: Path) -> dict[str, Any]:
 
 def read_distances(folder: Path) -> Tensor | None:
     """What an evaluation noted of each image's distance to its nearest prototype, or None."""
-    path = folder / TABLES / DISTANCES
+    return _read_column(folder / TABLES / DISTANCES)
+
+
+def read_covariance_norms(folder: Path) -> Tensor | None:
+    """What an evaluation noted of the norms of the prototypes' covariances, or None."""
+    return _read_column(folder / TABLES / NORMS)
+
+
+def _read_column(path: Path) -> Tensor | None:
     if not path.is_file():
         return None
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
@@ -109,9 +117,13 @@ def _tables(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Iterable[
             *([p.samples, *(v for c in figures for v in p.figures[c])] for p in evaluation.curve),
         ]
     if evaluation.passes.distance is not None:
-        values = evaluation.passes.distance.tolist()
-        found[DISTANCES] = [["distance"], *([f"{value:.9g}"] for value in values)]
+        found[DISTANCES] = _column("distance", evaluation.passes.distance)
+        found[NORMS] = _column("covariance_norm", evaluation.covariance_norms)
     return found
+
+
+def _column(name: str, values: Tensor) -> list[list[Any]]:
+    return [[name], *([f"{value:.9g}"] for value in values.tolist())]
 
 
 def _figures(evaluation: Evaluation) -> dict[str, Figure]:
@@ -123,7 +135,9 @@ def _figures(evaluation: Evaluation) -> dict[str, Figure]:
     if len(evaluation.curve) > 1:
         found["mc_curve.png"] = draw_mc_curve(evaluation.curve)
     if evaluation.passes.distance is not None:
-        found["distances.png"] = draw_distances({"images": evaluation.passes.distance})
+        found["distances.png"] = draw_distances(
+            {"this run": evaluation.passes.distance}, {"this run": evaluation.covariance_norms}
+        )
     return found
 
 

@@ -76,11 +76,7 @@ def text_table(columns: Sequence[Column]) -> str:
                   run
     accuracy, %   50.00 ± 1.00
     """
-    rows = [["", *(_head(column.title) for column in columns)]]
-    for name, title, digits, percent in _LINES:
-        if any(_number(column.figures.get(name)) is not None for column in columns):
-            cells = [_cell(column.figures, name, digits, percent) for column in columns]
-            rows.append([title, *cells])
+    rows = [["", *(_head(column.title) for column in columns)], *table_rows(columns)]
     split = [[cell.split("\n") for cell in row] for row in rows]
     widths = [max(len(line) for row in split for line in row[i]) for i in range(len(rows[0]))]
     lines = []
@@ -90,6 +86,19 @@ def text_table(columns: Sequence[Column]) -> str:
             padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
             lines.append("   ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def table_rows(columns: Sequence[Column]) -> list[list[str]]:
+    """The table's lines below its head: a title, then a cell for each column.
+
+    >>> table_rows([Column("run", {"ece": 0.01})])
+    [['ECE', '0.0100']]
+    """
+    return [
+        [title, *(_cell(column.figures, name, digits, percent) for column in columns)]
+        for name, title, digits, percent in _LINES
+        if any(_number(column.figures.get(name)) is not None for column in columns)
+    ]
 
 
 def _head(title: str) -> str:

@@ -84,6 +84,11 @@ def heading(text: str) -> str:
     return f"<h2>{escape(text)}</h2>"
 
 
+def subheading(text: str) -> str:
+    """Plain text as a heading within a section."""
+    return f"<h3>{escape(text)}</h3>"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Plain cells; all columns but the first hold numbers."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.resources
 import re
 import warnings
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from protoflows.model.protoflow import ProtoFlow
 from protoflows.model.saving import is_model_folder, read_folder
-from protoflows.model.shipped import shipped_home, shipped_models
+from protoflows.model.shipped import shipped_folder, shipped_models
 
 RUN_MODEL_FOLDER = "model"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -51,9 +50,8 @@ def load(name: str | Path, *, device: torch.device | str = "cpu") -> ProtoFlow:
                 "holds no model",
                 stacklevel=2,
             )
-        resource = shipped_home().joinpath(str(name))
-        with importlib.resources.as_file(resource) as shipped_folder:
-            return read_folder(shipped_folder).to(device)
+        with shipped_folder(str(name)) as shipped_place:
+            return read_folder(shipped_place).to(device)
     if path.exists():
         raise FileNotFoundError(_unfinished(path))
     # "runs/digits", mistyped, looks like a repository; a folder "runs" that exists says it is none.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.resources
+from contextlib import AbstractContextManager
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 
 def shipped_home() -> Traversable:
@@ -21,3 +23,8 @@ def shipped_models() -> tuple[str, ...]:
     if not home.is_dir():
         return ()
     return tuple(sorted(m.name for m in home.iterdir() if m.joinpath("config.json").is_file()))
+
+
+def shipped_folder(name: str) -> AbstractContextManager[Path]:
+    """The folder of a shipped model while the context lasts, should the package be an archive."""
+    return importlib.resources.as_file(shipped_home().joinpath(name))

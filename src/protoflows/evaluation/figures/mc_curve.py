@@ -13,7 +13,9 @@ from protoflows.evaluation.figures.style import COLOURS, quiet
 _PANELS = (
     ("accuracy, %", 100.0, (("accuracy", ""),)),
     ("-log p(y|x), nats", 1.0, (("nll", ""),)),
-    ("calibration error", 1.0, (("ece", "ECE"), ("mce", "MCE"))),
+    ("Brier score", 1.0, (("brier", ""),)),
+    ("ECE", 1.0, (("ece", ""),)),
+    ("MCE", 1.0, (("mce", ""),)),
     (
         "bits/dim",
         1.0,

@@ -1,0 +1,1 @@
+"""The sections of a report, one per file: each a function from `Material` to `Section`."""
