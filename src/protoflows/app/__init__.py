@@ -1,0 +1,1 @@
+"""The explorer: a page on which anyone can meet a trained model. Needs `protoflows[app]`."""
