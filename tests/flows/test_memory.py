@@ -140,13 +140,15 @@ def test_autocast_around_the_forward_pass_changes_no_gradient(memory: str) -> No
     assert cosine(expected, [p.grad for p in flow.parameters() if p.grad is not None]) > 0.999999
 
 
-def test_autocast_around_the_backward_pass_does_not_reach_the_recomputation() -> None:
-    flow = small_flow(memory="reversible").train()
+@pytest.mark.parametrize("memory", ["store", "checkpoint", "reversible"])
+def test_autocast_around_the_backward_pass_does_no_harm(memory: str) -> None:
+    flow = small_flow(memory=memory).train()
     x = images(TINY, 4)
     expected = gradients(small_flow().train(), x)
     with torch.autocast("cpu", torch.bfloat16):
         got = gradients(flow, x)
-    assert cosine(expected, got) > 0.9999
+    # Where nothing is computed again, torch's own backward formulas round to 16 bits.
+    assert cosine(expected, got) > (0.9999 if memory == "reversible" else 0.999)
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

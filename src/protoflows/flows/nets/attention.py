@@ -98,10 +98,18 @@ class _NewtonSchulz(torch.autograd.Function):
     Autograd's bookkeeping would cost more than the products.
 
     With X = KV, T₁ = 7I − X, T₂ = 15I − XT₁, T₃ = 13I − XT₂, V' = ¼VT₃.
+
+    Autocast is kept out of both directions: it would round products to 16 bits, and the products
+    into tensors that are there already would fail.
     """
 
     @staticmethod
     def forward(ctx: Any, k: Tensor, v: Tensor, iterations: int) -> Tensor:  # noqa: ANN401
+        with torch.autocast(k.device.type, enabled=False):
+            return _NewtonSchulz._forward(ctx, k, v, iterations)
+
+    @staticmethod
+    def _forward(ctx: Any, k: Tensor, v: Tensor, iterations: int) -> Tensor:  # noqa: ANN401
         eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device).expand_as(k)
         saved = [k]
         for _ in range(iterations):
@@ -117,6 +125,11 @@ class _NewtonSchulz(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+        with torch.autocast(grad.device.type, enabled=False):
+            return _NewtonSchulz._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
         k, *steps = ctx.saved_tensors
         grad_k = torch.zeros_like(k)
         for i in range(len(steps) - 5, -1, -5):
