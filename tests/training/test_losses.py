@@ -28,6 +28,20 @@ def test_cross_entropy_with_priors():
     assert (found.elbo, found.consistency, found.diversity) == (None, None, None)
 
 
+def test_temperature_asks_for_margins_at_the_same_scale():
+    found = losses([0, 1], LossConfig(**OFF, temperature=10.0))
+    tempered = ((TABLE + PRIOR) / 10).log_softmax(1)
+    expected = -10 * (tempered[0, 0] + tempered[1, 1]) / 2
+    assert float(found.cross_entropy) == pytest.approx(float(expected), rel=1e-12)
+    # An image that is wrong by far pulls as hard at every temperature.
+    table = torch.tensor([[-900.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    for temperature in (1.0, 10.0):
+        config = LossConfig(**OFF, temperature=temperature)
+        total = classifier_losses(table, PRIOR, torch.tensor([0]), DIMS, config).total
+        (slope,) = torch.autograd.grad(total, table)
+        assert slope[0].tolist() == pytest.approx([-1.0, 1.0])
+
+
 def test_elbo_is_class_conditional_in_bits_per_dim():
     config = LossConfig(**(OFF | {"cross_entropy": 0.0, "elbo": 2.0}))
     found = losses([0, 1], config)
@@ -83,6 +97,12 @@ def test_diversity_pushes_prototypes_apart():
     before = (mixtures.mean[0, 0] - mixtures.mean[0, 1]).norm()
     moved = mixtures.mean + step
     assert (moved[0, 0] - moved[0, 1]).norm() > before
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_temperature_is_positive(temperature):
+    with pytest.raises(ValueError, match=r"loss\.temperature"):
+        LossConfig(temperature=temperature)
 
 
 def test_label_smoothing():

@@ -17,6 +17,9 @@ class LossConfig:
 
     Attributes:
         cross_entropy: Weight of -log p(y|x), in nats.
+        temperature: What the cross-entropy divides log p(x|c) by, its gradient being scaled back.
+            Classes' likelihoods differ by many nats, which at 1 leaves no gradient once an image is
+            barely right; above 1 the term asks for margins that noise does not undo.
         elbo: Weight of the class-conditional bound on -log p(x|y), in bits per dimension. Images
             without a label enter through -log p(x).
         consistency: Weight of the consistency term (`eq:Lconsistency`), in bits per dimension. It
@@ -27,6 +30,7 @@ class LossConfig:
     """
 
     cross_entropy: float = 1.0
+    temperature: float = 1.0
     elbo: float = 1.0
     consistency: float = 1.0
     consistency_ramp_epochs: float = 50.0
@@ -47,6 +51,8 @@ class LossConfig:
             raise ValueError(
                 "loss.cross_entropy and loss.elbo are both 0: one of them has to tell classes apart"
             )
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"loss.temperature must be above 0, got {self.temperature}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(
                 f"loss.label_smoothing must be at least 0 and below 1, got {self.label_smoothing}"

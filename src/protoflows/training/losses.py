@@ -18,7 +18,8 @@ class Losses(NamedTuple):
 
     Attributes:
         total: Weighted sum of the terms (`eq:Ltotal`), which is minimised.
-        cross_entropy: -log p(y|x), nats, over labelled images.
+        cross_entropy: T·(-log softmax(log p(x, c) / T) at the label), nats, over labelled images;
+            -log p(y|x) at the temperature T = 1.
         elbo: -log p(x|y), or -log p(x) where there is no label, bits per dimension.
         consistency: -log p(x|second view's class), bits per dimension (`eq:Lconsistency`).
         diversity: Minus the mean divergence between prototypes of a class (`eq:Ldiversity`).
@@ -70,8 +71,9 @@ def classifier_losses(
     joint = class_log_prob + log_prior
     total = class_log_prob.new_zeros(())
     if config.cross_entropy:
-        cross_entropy = mean_over_labelled(
-            smoothed_cross_entropy(joint, labels.clamp_min(0), config.label_smoothing), known
+        heat = config.temperature
+        cross_entropy = heat * mean_over_labelled(
+            smoothed_cross_entropy(joint / heat, labels.clamp_min(0), config.label_smoothing), known
         )
         total = total + config.cross_entropy * cross_entropy
     if config.elbo:
