@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 
 from protoflows.app import markup as m
 from protoflows.app.explain_tab import ExplainTab
+from protoflows.app.prototypes_tab import PrototypesTab
 from protoflows.app.visitor import Visitor, html, script
 from protoflows.app.workspace import Workspace
 
@@ -13,20 +16,27 @@ DEFAULT_UPLOAD = 10
 """Largest upload in MB, where nothing else is said."""
 
 
-def build_page(workspace: Workspace, *, upload_limit: int = DEFAULT_UPLOAD * 2**20) -> gr.Blocks:
+def build_page(
+    workspace: Workspace, *, upload_limit: int = DEFAULT_UPLOAD * 2**20, keep: Path | None = None
+) -> gr.Blocks:
     """All tabs of the explorer.
 
     Args:
         workspace: The model and its data.
         upload_limit: Largest upload in bytes.
+        keep: Folder that edited models are saved in; None where nothing is saved.
     """
     with gr.Blocks(
         analytics_enabled=False, title=f"{workspace.name} · protoflows", delete_cache=(3600, 3600)
     ) as page:
         visitor = Visitor()
         html(_head(workspace), "pf-top")
-        with gr.Tabs(selected="explain"), gr.Tab("Explain", id="explain"):
-            ExplainTab(workspace, visitor, upload_limit)
+        with gr.Tabs(selected="explain"):
+            with gr.Tab("Explain", id="explain"):
+                ExplainTab(workspace, visitor, upload_limit)
+            with gr.Tab("Prototypes", id="prototypes") as prototypes:
+                edited = PrototypesTab(workspace, visitor, keep)
+        edited.show_score(prototypes.select)
     return page
 
 

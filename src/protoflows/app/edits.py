@@ -6,7 +6,10 @@ taking an edit back is leaving it out of the list.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+
+from torch import nn
 
 from protoflows.explain.pictures import prototype_title
 from protoflows.model import ProtoFlow
@@ -47,15 +50,25 @@ def apply_edit(model: ProtoFlow, edit: Edit) -> ProtoFlow:
 
     Raises ValueError, in words for the visitor, where the edit cannot be made.
     """
+    bare = _without_flow(model)
     match edit:
         case SwitchOff(prototype):
-            edited = model.with_prototypes(disable=[prototype])
+            edited = bare.with_prototypes(disable=[prototype])
         case Merge(first, second):
-            edited = model.with_prototypes(merge=[(first, second)])
+            edited = bare.with_prototypes(merge=[(first, second)])
         case Rename(prototype, name):
-            edited = model.with_prototypes(names={prototype: clean_name(name)})
+            edited = bare.with_prototypes(names={prototype: clean_name(name)})
+    edited.eval()
     edited.flow = model.flow
-    return edited.eval()
+    return edited
+
+
+def _without_flow(model: ProtoFlow) -> ProtoFlow:
+    """The model with nothing in its flow's place: edits copy what they edit, flows can be huge."""
+    bare = copy.copy(model)
+    modules = {**model._modules, "flow": nn.Identity()}
+    object.__setattr__(bare, "_modules", modules)
+    return bare
 
 
 def clean_name(name: str) -> str:
@@ -90,6 +103,11 @@ def switched_off(edits: Edits) -> set[Pair]:
 def merged_into(edits: Edits) -> dict[Pair, Pair]:
     """Prototypes that are gone, by the one that took each of them in."""
     return {edit.second: edit.first for edit in edits if isinstance(edit, Merge)}
+
+
+def merges_of(edits: Edits, label: int) -> tuple[Merge, ...]:
+    """What was merged in a class: all that moves its means."""
+    return tuple(e for e in edits if isinstance(e, Merge) and e.first[0] == label)
 
 
 def switch_on(edits: Edits, prototype: Pair) -> Edits:

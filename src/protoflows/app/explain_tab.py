@@ -14,7 +14,15 @@ from protoflows.app.drawing import is_dark, read_drawing
 from protoflows.app.edits import Edits
 from protoflows.app.explain_view import render, render_first
 from protoflows.app.uploads import UploadError, read_data_url, read_upload
-from protoflows.app.visitor import Query, Visitor, example_picker, example_query, html, script
+from protoflows.app.visitor import (
+    Query,
+    Visitor,
+    example_picker,
+    example_query,
+    html,
+    reveal,
+    script,
+)
 from protoflows.app.workspace import Workspace
 from protoflows.explain.explanation import Explanation, explain
 from protoflows.explain.readout import read_out
@@ -92,7 +100,7 @@ class ExplainTab:
     def explain_after(self, event: Any) -> Any:
         """Explain the visitor's query when an event has set it."""
         visitor = self.visitor
-        event.then(None, None, None, js=script("reveal.js"), **_PRIVATE)
+        event.then(None, None, None, js=reveal("#pf-explanation"), **_PRIVATE)
         return event.then(
             self._explain, [visitor.edits, visitor.query], [visitor.explained, self.result],
             show_progress="minimal", show_progress_on=[self.result], **_PRIVATE,

@@ -99,6 +99,32 @@ def bar(share: float, label: str, value: str, strong: bool = False) -> str:
     )
 
 
+def chip(name: str, value: str, remark: str = "", kind: str = "") -> str:
+    """A figure with its name above and a remark below."""
+    return (
+        f'<div class="pf-chip {kind}"><span>{text(name)}</span><strong>{text(value)}</strong>'
+        f"<em>{text(remark)}</em></div>"
+    )
+
+
+def slider(count: int, at: int, label: str, low: str, high: str) -> str:
+    """A slider that `way.js` connects with the parts that carry data-frame.
+
+    Args:
+        count: How many frames.
+        at: The one that is shown.
+        label: What it changes.
+        low: What the left end is.
+        high: What the right end is.
+    """
+    return (
+        f'<label class="pf-slide"><span>{text(label)}</span>'
+        f'<input type="range" min="0" max="{count - 1}" step="1" value="{at}" '
+        f'aria-label="{text(label)}"></label>'
+        f'<div class="pf-ends"><span>{text(low)}</span><span>{text(high)}</span></div>'
+    )
+
+
 def box_over(box: Tensor, height: int, width: int) -> str:
     """The outline of a box (row, column, height, width) of pixels over an image."""
     row, column, tall, wide = (float(v) for v in box)

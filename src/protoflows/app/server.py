@@ -54,6 +54,7 @@ def serve(
     port: int | None = None,
     max_upload_mb: float = DEFAULT_UPLOAD,
     open_browser: bool = False,
+    keep: Path | None = None,
 ) -> Served:
     """Start the page in threads of its own.
 
@@ -63,6 +64,7 @@ def serve(
         port: Port; the first free one from 7860 on when None.
         max_upload_mb: Largest upload in MB (2^20 bytes).
         open_browser: Whether to open the page in this machine's browser.
+        keep: Folder that edited models are saved in; None where nothing is saved.
     """
     if not 0 < max_upload_mb <= 1000:
         raise ValueError(f"max_upload_mb must be above 0 and at most 1000, got {max_upload_mb}")
@@ -71,7 +73,7 @@ def serve(
     limit = int(max_upload_mb * 2**20)
     folder = Path(tempfile.mkdtemp(prefix="protoflows-app-"))
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
-    page = build_page(workspace, upload_limit=limit)
+    page = build_page(workspace, upload_limit=limit, keep=keep)
     page.queue(default_concurrency_limit=_AT_ONCE, api_open=False)
     guard = Middleware(Guard, limit=max(4 * limit // 3, 2**22) + _OVERHEAD)
     try:

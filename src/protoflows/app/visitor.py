@@ -57,14 +57,18 @@ def script(name: str) -> str:
     return home.read_text(encoding="utf-8")
 
 
-def html(
-    value: str = "", elem_id: str | None = None, js: str | None = None, **more: Any
-) -> gr.HTML:
-    """A piece of the page; `js` names the script that listens in it."""
+def reveal(where: str) -> str:
+    """A script for where everything stands in one column: on to what a press changed."""
+    return script("reveal.js").replace("WHERE", where)
+
+
+def html(value: str = "", elem_id: str | None = None, *js: str, **more: Any) -> gr.HTML:
+    """A piece of the page; `js` names the scripts that listen in it."""
+    # Braces: what one script declares is no other's business.
+    scripts = "\n".join(f"{{ {script(name)} }}" for name in js)
     return gr.HTML(
-        value, elem_id=elem_id, js_on_load=script(js) if js else None, apply_default_css=False,
-        **more,
-    )  # fmt: skip
+        value, elem_id=elem_id, js_on_load=scripts or None, apply_default_css=False, **more
+    )
 
 
 def gallery(value: str = "", elem_id: str | None = None) -> gr.HTML:

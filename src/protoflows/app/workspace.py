@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from protoflows.app.cache import Cache
-from protoflows.app.edits import Edits, apply_edit
+from protoflows.app.edits import Edits, apply_edit, merges_of
 from protoflows.app.encoded import Answers, Encoded, Progress, answer, encode_split
+from protoflows.app.score import Score, score
 from protoflows.data import DATASETS, DataConfig, Split, load_data, training_splits
 from protoflows.data.splits import TrainingSplits, stratified_choice
 from protoflows.explain.retrieved import RetrievedParts, load_parts
@@ -49,6 +50,7 @@ class Workspace:
     limit: int = 1000
     _cache: Cache = field(default_factory=Cache)
     _models: Cache = field(default_factory=lambda: Cache(16))
+    _means: Cache = field(default_factory=lambda: Cache(512))
 
     # ---- models ---------------------------------------------------------------------------
 
@@ -120,14 +122,27 @@ class Workspace:
         key = ("answers", edits, split.images.data_ptr(), len(split))
         return self._cache.get(key, lambda: answer(self.edited(edits), encoded))
 
+    def score(self, edits: Edits, split: Split, progress: Progress | None = None) -> Score:
+        """How good the edited model is on a split, once for everybody."""
+        found = self.answers(edits, split, progress)
+        key = ("score", edits, split.images.data_ptr(), len(split))
+        return self._cache.get(key, lambda: score(self.edited(edits), found, split.labels))
+
     def cached(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """Something else that is computed once for everybody."""
         return self._cache.get(key, make)
 
-    def mean_images(self, edits: Edits) -> dict[tuple[int, int], Tensor]:
-        """The image of every living prototype's mean, uint8 (C, H, W)."""
-        model = self.edited(edits)
-        return self._cache.get(("means", edits), lambda: decode_means(model))
+    def mean_images(self, edits: Edits, label: int) -> dict[tuple[int, int], Tensor]:
+        """The image of every prototype's mean, uint8 (C, H, W), of one class.
+
+        Prototypes that were switched off or merged into others are among them.
+        """
+        # Only merging moves means: without it, all edits share the images.
+        moved = merges_of(edits, label)
+        return self._means.get(
+            (label, moved),
+            lambda: decode_means(self.edited(moved), self.model.mixtures.mask, label),
+        )
 
     # ---- helpers --------------------------------------------------------------------------
 
@@ -144,14 +159,19 @@ class Workspace:
 
 
 @torch.no_grad()
-def decode_means(model: ProtoFlow) -> dict[tuple[int, int], Tensor]:
-    """Images of all living prototypes' means, decoded in batches."""
-    where = model.mixtures.mask.nonzero()
-    means = model.mixtures.mean[where[:, 0], where[:, 1]]
+def decode_means(model: ProtoFlow, shown: Tensor, label: int) -> dict[tuple[int, int], Tensor]:
+    """Images of the means of one class, decoded in batches.
+
+    Args:
+        model: The model.
+        shown: Which prototypes, bool (C, K).
+        label: The class.
+    """
+    where = shown[label].nonzero().flatten()
+    means = model.mixtures.mean[label, where]
     with evaluating(model):
         images = torch.cat([model.decode_latent(z, temperature=0).cpu() for z in means.split(256)])
-    pairs = [(int(c), int(k)) for c, k in where.tolist()]
-    return dict(zip(pairs, images, strict=True))
+    return {(label, int(k)): image for k, image in zip(where.tolist(), images, strict=True)}
 
 
 def open_workspace(run: str, *, data_root: str | None = None, limit: int = 1000) -> Workspace:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from protoflows.cli.parser import CommandParser
+
+_EDITED = "edited-models"
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,6 +42,13 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--max-upload-mb", type=float, default=10, metavar="MB", help="default: 10")
     parser.add_argument(
+        "--save-to", metavar="DIR",
+        help=(
+            "folder that visitors save edited models in, as new folders (default: "
+            f"{_EDITED}; none with a --host that other machines reach)"
+        ),
+    )  # fmt: skip
+    parser.add_argument(
         "--open-browser", action="store_true", help="open the page in this machine's browser"
     )
     return parser
@@ -56,9 +67,13 @@ def main(argv: Sequence[str]) -> int:
     workspace = open_workspace(arguments.run, data_root=arguments.data_root, limit=arguments.images)
     for note in workspace.notes:
         print(f"note: {note}", file=sys.stderr)
+    keep = arguments.save_to
+    if keep is None and arguments.host in _LOCAL:
+        keep = _EDITED
     served = serve(
         workspace, host=arguments.host, port=arguments.port,
         max_upload_mb=arguments.max_upload_mb, open_browser=arguments.open_browser,
+        keep=None if keep is None else Path(keep).expanduser(),
     )  # fmt: skip
     print(f"exploring {workspace.name} at {served.url} (Ctrl-C ends it)", flush=True)
     try:

@@ -1,5 +1,5 @@
-// Where everything stands in one column, an explanation begins below what was pressed.
+// Where everything stands in one column, what a press changed lies below what was pressed.
 () => {
-  const result = document.querySelector("#pf-explanation");
+  const result = document.querySelector("WHERE");
   if (result && window.innerWidth < 700) result.scrollIntoView({ behavior: "smooth" });
 }

@@ -10,4 +10,10 @@ element.addEventListener("input", (event) => {
   way.querySelectorAll(".pf-cursor").forEach((line) => {
     line.style.left = `${share}%`;
   });
+  // A new draw comes back at the radius that is seen now.
+  way.querySelectorAll("[data-with-frame]").forEach((button) => {
+    button.dataset.pick = `${button.dataset.withFrame}-${slider.value}`;
+  });
+  const seen = way.querySelector("[data-frame]:not([hidden]) p");
+  if (seen) slider.setAttribute("aria-valuetext", seen.textContent);
 });
