@@ -11,7 +11,7 @@ PYTEST  := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 BENCHMARK ?= benchmarks/flow.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint types format demo benchmark clean
+.PHONY: help setup test test-all lint types format demo benchmark docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ demo: $(STAMP) ## Train on scikit-learn's digits, evaluate, and say where the re
 
 benchmark: $(STAMP) ## Measure speed, memory and exactness (ARGS for the script)
 	$(PY) $(BENCHMARK) $(ARGS)
+
+docs: $(STAMP) ## Build the documentation into docs/_build/html
+	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 clean: ## Remove caches and builds; .venv and runs/ stay
 	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
