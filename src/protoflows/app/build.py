@@ -9,6 +9,8 @@ import gradio as gr
 from protoflows.app import markup as m
 from protoflows.app.explain_tab import ExplainTab
 from protoflows.app.prototypes_tab import PrototypesTab
+from protoflows.app.travel_tab import TravelTab
+from protoflows.app.trust_tab import TrustTab
 from protoflows.app.visitor import Visitor, html, script
 from protoflows.app.workspace import Workspace
 
@@ -31,12 +33,18 @@ def build_page(
     ) as page:
         visitor = Visitor()
         html(_head(workspace), "pf-top")
-        with gr.Tabs(selected="explain"):
+        with gr.Tabs(selected="explain") as tabs:
             with gr.Tab("Explain", id="explain"):
-                ExplainTab(workspace, visitor, upload_limit)
+                explain = ExplainTab(workspace, visitor, upload_limit)
             with gr.Tab("Prototypes", id="prototypes") as prototypes:
                 edited = PrototypesTab(workspace, visitor, keep)
+            with gr.Tab("Travel", id="travel") as travel:
+                ways = TravelTab(workspace, visitor)
+            with gr.Tab("Trust", id="trust") as trust:
+                trusted = TrustTab(workspace, visitor, explain, tabs)
         edited.show_score(prototypes.select)
+        ways.show_first(travel.select)
+        trusted.show(trust.select)
     return page
 
 

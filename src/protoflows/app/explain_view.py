@@ -95,7 +95,7 @@ def _usual(e: Explanation) -> str:
     return (
         f'<div class="pf-usual"><h4>How usual is the image?</h4>{scale}'
         f"<p>{m.text(e.usual())}</p>"
-        f"<p class='pf-note'>log p(x) = {e.log_prob:,.1f} nats</p></div>"
+        f"<p class='pf-note'>log p(x) = {m.number(e.log_prob)} nats</p></div>"
     )
 
 
@@ -125,7 +125,7 @@ def _prototype(e: Explanation, p: PrototypeEvidence, limit: float) -> str:
     return (
         f'<section class="pf-card"><header><strong>{m.text(p.title)}</strong>'
         f"{m.bar(p.share, 'share of the decision', share)}"
-        f'<span class="pf-note">log p(z | prototype) = {p.log_likelihood:,.1f}</span></header>'
+        f'<span class="pf-note">log p(z | prototype) = {m.number(p.log_likelihood)}</span></header>'
         f'<div class="pf-tiles">{"".join(tiles)}</div></section>'
     )
 

@@ -30,6 +30,15 @@ def text(value: object) -> str:
     return plain.replace("$", "&#36;").replace("{", "&#123;").replace("}", "&#125;")
 
 
+def number(value: float, digits: int = 1) -> str:
+    """A number with a proper minus.
+
+    >>> number(-1234.56)
+    '−1,234.6'
+    """
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
 def png_url(pixels: np.ndarray) -> str:
     """Bytes (H, W), (H, W, 3) or (H, W, 4) as an address that holds them."""
     buffer = io.BytesIO()

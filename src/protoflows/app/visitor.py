@@ -104,7 +104,9 @@ def choose(split: Split, label: int | None, page: int, shown: int = SHOWN) -> li
     return order[start : start + shown].tolist()
 
 
-def render_examples(workspace: Workspace, label: int | None = None, page: int = 0) -> str:
+def render_examples(
+    workspace: Workspace, label: int | None = None, page: int = 0, shown: int = SHOWN
+) -> str:
     """A page of images to choose from."""
     examples = workspace.examples()
     if examples is None:
@@ -112,7 +114,7 @@ def render_examples(workspace: Workspace, label: int | None = None, page: int = 
     split, kind = examples
     names, levels = workspace.model.config.class_names, workspace.model.config.flow.levels
     buttons = []
-    for i in choose(split, label, page):
+    for i in choose(split, label, page, shown):
         c = int(split.labels[i])
         name = names[c] if c >= 0 else "no label"
         picture = m.img(m.image_url(split.images[i], levels), "")
@@ -123,7 +125,7 @@ def render_examples(workspace: Workspace, label: int | None = None, page: int = 
     return m.page(found, f'<div class="pf-grid-small">{"".join(buttons)}</div>')
 
 
-def example_picker(workspace: Workspace, elem_id: str) -> gr.HTML:
+def example_picker(workspace: Workspace, elem_id: str, num: int = SHOWN) -> gr.HTML:
     """Images to choose from, with a choice of class and more of them."""
     names = workspace.model.config.class_names
     page = gr.State(0)
@@ -133,10 +135,10 @@ def example_picker(workspace: Workspace, elem_id: str) -> gr.HTML:
             label="Class", min_width=120, scale=2,
         )  # fmt: skip
         more = gr.Button("Other images", size="sm", min_width=100, scale=1)
-    shown = gallery(render_examples(workspace), elem_id)
+    shown = gallery(render_examples(workspace, shown=num), elem_id)
 
     def show(label: int, number: int) -> str:
-        return render_examples(workspace, None if label < 0 else label, number)
+        return render_examples(workspace, None if label < 0 else label, number, num)
 
     quick: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     wanted.input(lambda label: (0, show(label, 0)), wanted, [page, shown], **quick)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +13,7 @@ from torch import Tensor
 from protoflows.app.cache import Cache
 from protoflows.app.edits import Edits, apply_edit, merges_of
 from protoflows.app.encoded import Answers, Encoded, Progress, answer, encode_split
+from protoflows.app.others import OTHERS, load_others, made_images, made_kinds
 from protoflows.app.score import Score, score
 from protoflows.data import DATASETS, DataConfig, Split, load_data, training_splits
 from protoflows.data.splits import TrainingSplits, stratified_choice
@@ -37,6 +38,7 @@ class Workspace:
         validation: Images that training has not seen and choices may be made by.
         test: Test images.
         notes: What is missing, and why.
+        others: Images of other data sets, as the model takes them, by name.
         limit: At most so many images are measured or searched.
     """
 
@@ -47,8 +49,10 @@ class Workspace:
     validation: Split | None = None
     test: Split | None = None
     notes: tuple[str, ...] = ()
+    others: Mapping[str, Split] = field(default_factory=dict)
     limit: int = 1000
     _cache: Cache = field(default_factory=Cache)
+    _sets: Cache = field(default_factory=lambda: Cache(1000))  # few: never forgotten
     _models: Cache = field(default_factory=lambda: Cache(16))
     _means: Cache = field(default_factory=lambda: Cache(512))
 
@@ -83,7 +87,7 @@ class Workspace:
     def neighbourhood(self) -> tuple[Split, str] | None:
         """Training images to show beside prototypes, and what they are."""
         if self.train is not None:
-            split = self._cache.get("train subset", lambda: self._limited(self.train))
+            split = self._sets.get("train subset", lambda: self._limited(self.train))
             whole = len(split) == len(self.train)
             return split, f"{'all' if whole else 'a sample of'} {len(split):,} training images"
         extras = self.model.extras
@@ -96,7 +100,7 @@ class Workspace:
     def held_out(self) -> tuple[Split, str] | None:
         """Labelled images to measure edits on, and what they are."""
         if self.validation is not None and len(self.validation) >= _ENOUGH:
-            split = self._cache.get("validation subset", lambda: self._labelled(self.validation))
+            split = self._sets.get("validation subset", lambda: self._labelled(self.validation))
             return (split, f"{len(split):,} validation images") if len(split) else None
         return self.measured()
 
@@ -104,15 +108,29 @@ class Workspace:
         """Labelled test images to measure the model on, and what they are."""
         if self.test is None:
             return None
-        split = self._cache.get("test subset", lambda: self._labelled(self.test))
+        split = self._sets.get("test subset", lambda: self._labelled(self.test))
         return (split, f"{len(split):,} test images") if len(split) else None
+
+    def other_kinds(self) -> tuple[str, ...]:
+        """Names of images to tell apart from the model's own."""
+        return (*self.others, *made_kinds(self.model)) if self.measured() else ()
+
+    def other(self, kind: str) -> Split:
+        """Images that are not of the model's kind."""
+        if kind in self.others:
+            return self.others[kind]
+        found = self.measured()
+        if found is None or kind not in made_kinds(self.model):
+            raise ValueError(f"There are no images {kind!r}.")
+        few = min(self.limit, OTHERS)
+        return self._sets.get(("other", kind), lambda: made_images(self.model, found[0], kind, few))
 
     # ---- encodings ------------------------------------------------------------------------
 
     def encode(self, split: Split, samples: int, progress: Progress | None = None) -> Encoded:
         """Encode one of the splits above, once for everybody."""
         key = ("encoded", split.images.data_ptr(), len(split), samples)
-        return self._cache.get(
+        return self._sets.get(
             key, lambda: encode_split(self.model, split, samples=samples, progress=progress)
         )
 
@@ -174,13 +192,16 @@ def decode_means(model: ProtoFlow, shown: Tensor, label: int) -> dict[tuple[int,
     return {(label, int(k)): image for k, image in zip(where.tolist(), images, strict=True)}
 
 
-def open_workspace(run: str, *, data_root: str | None = None, limit: int = 1000) -> Workspace:
+def open_workspace(
+    run: str, *, data_root: str | None = None, limit: int = 1000, ood: Sequence[str] = ()
+) -> Workspace:
     """Load a run's folder, a saved model's folder or a shipped model, with data where it is found.
 
     Args:
         run: Which.
         data_root: Where the run's data set is now; None takes the place that training read.
         limit: At most so many images are measured or searched.
+        ood: Other data sets to tell apart from its own, by name or as an image folder's path.
     """
     if limit < 1:
         raise ValueError(f"images must be at least 1, got {limit}")
@@ -204,12 +225,13 @@ def open_workspace(run: str, *, data_root: str | None = None, limit: int = 1000)
         why = "" if splits is not None else "The model came without its data."
     with evaluating(model), torch.no_grad():  # layers cache what they need, before threads do
         model.decode_latent(model.mixtures.mean[0, :1], temperature=0)
+    others = load_others(model, ood, data_root)
     if splits is None:
         notes = (f"{why} {_saved(model)}",)
         return Workspace(name, model, home, notes=notes, limit=limit)
     train, validation, test = (part if len(part) else None for part in splits)
     missing = ["The data set has no test images: nothing is measured."] if test is None else []
-    return Workspace(name, model, home, train, validation, test, tuple(missing), limit)
+    return Workspace(name, model, home, train, validation, test, tuple(missing), others, limit)
 
 
 def _saved(model: ProtoFlow) -> str:

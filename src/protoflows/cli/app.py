@@ -37,6 +37,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="default: the first free one from 7860 on")
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the run's data set")
     parser.add_argument(
+        "--ood", action="append", default=[], metavar="NAME",
+        help="another data set or image folder, to see how well it is told apart; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
         "--images", type=int, default=1000, metavar="N",
         help="at most so many images are measured or searched (default: 1000)",
     )  # fmt: skip
@@ -64,7 +68,9 @@ def main(argv: Sequence[str]) -> int:
     from protoflows.app.server import serve
     from protoflows.app.workspace import open_workspace
 
-    workspace = open_workspace(arguments.run, data_root=arguments.data_root, limit=arguments.images)
+    workspace = open_workspace(
+        arguments.run, data_root=arguments.data_root, limit=arguments.images, ood=arguments.ood
+    )
     for note in workspace.notes:
         print(f"note: {note}", file=sys.stderr)
     keep = arguments.save_to
