@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -18,32 +16,60 @@ from protoflows.explain.sanity import (
 from tests.model.helpers import small_model
 
 
-def ordering(heatmap, random):
+def ordering(heatmap, *random):
     count = len(heatmap)
     return RelevanceOrdering(
         torch.tensor([0.0, 0.5, 1.0]).double(), torch.tensor(heatmap).double(),
-        torch.tensor(random).double(), torch.zeros(count, 2), 1, "pixels", "latent",
+        torch.tensor(random).double().transpose(0, 1), torch.zeros(count, 2), "pixels", "latent",
     )  # fmt: skip
 
 
 def test_areas_by_hand():
     found = ordering([[0.0, 4.0, 4.0], [0.0, 2.0, 4.0]], [[0.0, 0.0, 4.0], [0.0, 1.0, 4.0]])
     assert found.area.tolist() == [3.0, 2.0]
-    assert found.random_area.tolist() == [1.0, 1.5]
+    assert found.random_areas.tolist() == [[1.0], [1.5]]
     assert found.gap.tolist() == [2.0, 0.5]
-    mean, low, high = found.gap_interval()
-    assert mean == 1.25
-    assert (high - mean) == pytest.approx(1.959964 * math.sqrt(1.125) / math.sqrt(2))
-    # t = 1.25 / 0.75 with one degree of freedom: p = 1/2 − atan(t)/π.
-    assert found.p_value() == pytest.approx(0.5 - math.atan(1.25 / 0.75) / math.pi)
-    assert low < mean < high
+    assert found.gap_interval() == (1.25, 0.5, 2.0)
+    # Both of two coins fall as hoped.
+    assert found.p_value() == pytest.approx(0.25)
+
+
+def test_ranks_by_hand():
+    low, high = [[0.0, 0.0, 0.0]] * 2, [[9.0, 9.0, 9.0]] * 2
+    found = ordering([[0.0, 1.0, 2.0], [0.0, 5.0, 2.0]], low, low, high)
+    assert found.wins.tolist() == pytest.approx([2 / 3, 2 / 3])
+    # Places 2 and 2 of 0…3: of 16 pairs of places, 6 add up to 4 or more.
+    assert found.p_value() == pytest.approx(6 / 16)
+
+
+def test_one_wild_image_decides_nothing():
+    heat, random = [[0.0, 4.0, 4.0]] * 20, [[0.0, 2.0, 4.0]] * 19 + [[0.0, -1e9, 4.0]]
+    for first, second, better in ((heat, random, True), (random, heat, False)):
+        found = ordering(first, second)
+        assert (found.p_value() < 0.01) is better
+        assert abs(found.gap_interval()[0]) == 1.0
+    assert draw_relevance(ordering(heat, random)).axes[1].get_xscale() == "symlog"
 
 
 def test_test_says_no_where_there_is_nothing():
     same = ordering([[0.0, 1.0, 2.0]] * 3, [[0.0, 1.0, 2.0]] * 3)
-    assert same.p_value() == 1.0
-    assert math.isnan(ordering([[0.0, 1.0, 2.0]], [[0.0, 0.0, 2.0]]).p_value())
-    assert ordering([[0.0, 1.0, 2.0]], [[0.0, 0.0, 2.0]]).to_dict()["p_value"] is None
+    assert same.p_value() >= 0.5
+    assert same.wins.tolist() == [0.5] * 3
+    assert ordering([[0.0, 1.0, 2.0]], [[0.0, 0.0, 2.0]]).to_dict()["p_value"] == 0.5
+
+
+def test_a_heatmap_of_noise_passes_as_often_as_chance_has_it():
+    generator = torch.Generator().manual_seed(0)
+    # Cauchy: means of such values never settle.
+    draw = torch.randn(400, 30, 4, 3, generator=generator).double()
+    draw = draw / torch.rand(400, 30, 4, 3, generator=generator)
+    shares = torch.tensor([0.0, 0.5, 1.0]).double()
+    found = [
+        RelevanceOrdering(shares, d[:, 0], d[:, 1:], torch.zeros(30, 2), "pixels", "latent")
+        for d in draw
+    ]
+    passed = sum(f.p_value() < 0.05 for f in found)
+    assert 5 <= passed <= 35  # 20 expected
 
 
 @pytest.mark.parametrize("control", ["pixels", "patches"])
@@ -51,8 +77,10 @@ def test_heatmaps_beat_random_orders(trained, digits, control):
     x = digits.test.images[:60]
     found = relevance_ordering(trained, x, patch=2, stride=1, step=8, orderings=2, control=control)
     assert found.heatmap.shape == (60, 9)
-    torch.testing.assert_close(found.heatmap[:, 0], found.random[:, 0])  # the same random image
-    torch.testing.assert_close(found.heatmap[:, -1], found.random[:, -1])  # the query
+    torch.testing.assert_close(
+        found.heatmap[:, :1], found.random[:, 0, :1]
+    )  # the same random image
+    torch.testing.assert_close(found.heatmap[:, -1:], found.random[:, 1, -1:])  # the query
     assert found.p_value() < 0.01
     assert found.gap_interval()[1] > 0
     assert draw_relevance(found).axes

@@ -110,10 +110,11 @@ def main(argv: Sequence[str]) -> int:
     for test in tests:
         figure = draw_relevance(test)
         figure.savefig(folder / f"relevance-{test.control}.png", dpi=130)
-        mean, low, high = test.gap_interval()
+        gap, low, high = test.gap_interval()
         line = (
-            f"heatmap − random {test.control}: {mean:+.2f} nats [{low:+.2f}, {high:+.2f}], "
-            f"p = {test.p_value():.2g}, {len(x)} images"
+            f"heatmap − random {test.control}: median {gap:+,.2f} nats "
+            f"[{low:+,.2f}, {high:+,.2f}], beats {100 * float(test.wins.mean()):.1f} % of random "
+            f"orders, p = {test.p_value():.2g}, {len(x)} images"
         )
         print(line)
         body += [heading(f"Relevance ordering against random {test.control}"), paragraph(line)]

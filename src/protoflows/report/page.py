@@ -17,8 +17,8 @@ from protoflows.report.sections.interpolations import interpolations
 from protoflows.report.sections.making import making
 from protoflows.report.sections.prototypes import prototypes
 from protoflows.report.sections.pruning import pruning
-from protoflows.report.sections.reliability import reliability
 from protoflows.report.sections.relevance import relevance
+from protoflows.report.sections.reliability import reliability
 from protoflows.report.sections.risk import risk
 from protoflows.report.sections.tsne import tsne
 from protoflows.report.source import Plan, Source

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from protoflows.explain.faithfulness import RelevanceOrdering
 from protoflows.explain.figures.style import COLOURS, GREY, quiet
@@ -10,43 +16,61 @@ from protoflows.explain.sanity import Randomisation, Stability, summary
 
 
 def draw_relevance(found: RelevanceOrdering) -> Figure:
-    """Mean curves with 95 % bands on the left, each image's gap in area on the right."""
-    figure = Figure(figsize=(9.0, 3.5), layout="constrained")
+    """Median curves with 95 % bands on the left, each image's gap in area on the right."""
+    figure = Figure(figsize=(9.0, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     x = (100 * found.shares).tolist()
-    for (name, (mean, half)), colour, line in zip(
+    ends = []
+    for (name, (middle, low, high)), colour, line in zip(
         found.bands().items(), (COLOURS[0], COLOURS[1]), ("-", "--"), strict=True
     ):
         label = "heatmap's order" if name == "heatmap" else f"random {found.control}"
-        left.plot(x, mean.tolist(), color=colour, linestyle=line, linewidth=1.8, label=label)
-        left.fill_between(
-            x, (mean - half).tolist(), (mean + half).tolist(), color=colour, alpha=0.2, linewidth=0
-        )
+        left.plot(x, middle.tolist(), color=colour, linestyle=line, linewidth=1.8, label=label)
+        left.fill_between(x, low.tolist(), high.tolist(), color=colour, alpha=0.2, linewidth=0)
+        ends.append(middle)
+    if (scale := _linear_part(torch.cat(ends))) is not None:
+        left.set_yscale("symlog", linthresh=scale)
     what = "z" if found.by == "latent" else "x"
     left.set(xlabel="pixels put back (%)", ylabel=f"log p({what} | prototype) (nats)")
-    left.legend(fontsize=8)
-    left.set_title(f"mean and 95 % band over {len(found.gap)} images", fontsize=8, color=GREY)
-    mean_gap, low, high = found.gap_interval()
-    right.hist(
-        found.gap.numpy(),
-        bins=min(30, max(8, len(found.gap) // 6)),
-        color=COLOURS[4],
-        edgecolor="white",
-        linewidth=0.4,
-    )
-    right.axvline(0, color=GREY, linewidth=1)
-    right.axvline(mean_gap, color=COLOURS[0], linewidth=1.8)
-    right.axvspan(low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
-    right.set(xlabel="gap in area, heatmap − random (nats)", ylabel="images")
-    p = found.p_value()
-    shown = "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}"
-    right.set_title(
-        f"mean {mean_gap:+.1f} [{low:+.1f}, {high:+.1f}], {shown} (paired t-test)", fontsize=8,
-        color=GREY,
-    )  # fmt: skip
+    left.legend(fontsize=8, loc="lower right")
+    left.set_title(f"median and 95 % band over {len(found.gap)} images", fontsize=8, color=GREY)
+    _draw_gaps(right, found)
     for axes in (left, right):
         quiet(axes)
     return figure
+
+
+def _draw_gaps(axes: Axes, found: RelevanceOrdering) -> None:
+    gap, low, high = found.gap_interval()
+    values = found.gap.numpy()
+    bins = min(30, max(8, len(values) // 6))
+    edges = np.histogram_bin_edges(values, bins)
+    if (scale := _linear_part(found.gap)) is not None:
+        axes.set_xscale("symlog", linthresh=scale)
+        # As wide on the axis, each of them: arsinh is linear near 0 and logarithmic far out.
+        edges = scale * np.sinh(np.histogram_bin_edges(np.arcsinh(values / scale), bins))
+        edges[0], edges[-1] = values.min(), values.max()
+    axes.hist(values, bins=edges.tolist(), color=COLOURS[4], edgecolor="white", linewidth=0.4)
+    axes.axvline(0, color=GREY, linewidth=1)
+    axes.axvline(gap, color=COLOURS[0], linewidth=1.8)
+    axes.axvspan(low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+    axes.set(xlabel="gap in area, heatmap − random (nats)", ylabel="images")
+    p = found.p_value()
+    shown = "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}"
+    axes.set_title(
+        f"median {gap:+,.1f} [{low:+,.1f}, {high:+,.1f}]\n"
+        f"beats {100 * float(found.wins.mean()):.0f} % of random orders, {shown} (rank test)",
+        fontsize=8, color=GREY,
+    )  # fmt: skip
+
+
+def _linear_part(values: Tensor) -> float | None:
+    """Where an axis should turn logarithmic, a power of ten; None where a linear one will do."""
+    sizes = values.abs()
+    typical, largest = float(sizes.quantile(0.5)), float(sizes.max())
+    if typical == 0 or largest < 20 * typical:
+        return None
+    return float(10 ** math.floor(math.log10(typical)))
 
 
 def draw_sanity(randomisation: Randomisation, stability: Stability) -> Figure:

@@ -42,15 +42,16 @@ def headline(material: Material) -> Section:
         body = [_tiles(tiles)]
         columns += [paper_column(row, columns) for row in paper]
         body.append(table(["", *(column.title for column in columns)], table_rows(columns)))
-        body.append(
-            paragraph("± is one standard error, from the choice of test images.", "note")
-        )
+        body.append(paragraph("± is one standard error, from the choice of test images.", "note"))
     if not measured:
         body.append(
             missing(
                 "figures measured for this report. The run's test images are out of reach"
-                + (", so those of metrics.json stand alone." if stored else
-                   ", and there is no metrics.json.")
+                + (
+                    ", so those of metrics.json stand alone."
+                    if stored
+                    else ", and there is no metrics.json."
+                )
             )  # fmt: skip
         )
     return Section(

@@ -28,7 +28,8 @@ def making(material: Material) -> Section:
         ["protoflows", __version__],
     ]  # fmt: skip
     return Section(
-        "making", "How this report was made",
+        "making",
+        "How this report was made",
         "What was measured, on how much, and with which seed: the same command gives the same "
         "figures.",
         "A report shows the run as it was when the report was made. A model that was calibrated, "

@@ -27,7 +27,8 @@ def prototypes(material: Material) -> Section:
         body.append(
             paragraph(
                 f"“Explains” counts, of {near.num_images:,} training images, those to which a "
-                "prototype is the most probable of all.", "note",
+                "prototype is the most probable of all.",
+                "note",
             )  # fmt: skip
         )
     first = pairs[:_SHEET]
@@ -51,7 +52,7 @@ def prototypes(material: Material) -> Section:
         "it. The mean is its centre, drawn as an image by running the flow backwards; samples are "
         "drawn around it, nearer and further out. The weight is its share of its class. Beside "
         "them, real training images: those nearest to it and those most likely under it.",
-        "The mean is a picture that the model made up, not a training image, and in high dimensions "
+        "The mean is a picture that the model made up, not a training image; in high dimensions "
         "hardly any image lies as near to the centre as the centre itself. A prototype that "
         "explains no image takes part in no decision, however good it looks. Only part of an image "
         "is prototype: what the flow factors out on the way is the same for every class.",

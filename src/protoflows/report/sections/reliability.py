@@ -24,9 +24,9 @@ def reliability(material: Material) -> Section:
         ]
     return Section(
         "reliability", "Do its probabilities mean what they say?",
-        "Images are sorted into bins by the probability of their class. A bar is the share of right "
-        "answers in its bin, the dot the mean probability that the model stated: where both meet "
-        "the dashed line, 90 % means nine in ten. Below, how many images a bin holds.",
+        "Images are sorted into bins by the probability of their class. A bar is the share of "
+        "right answers in its bin, the dot the mean probability that the model stated: where both "
+        "meet the dashed line, 90 % means nine in ten. Below, how many images a bin holds.",
         "Sure models put nearly all images into the last bin; the bars of the others then stand on "
         "a handful of images, as their error bars show. A small error over all images can hide "
         "large ones for single classes. Nothing here holds for images of another kind.",

@@ -40,5 +40,6 @@ def _rows(found: RiskCoverage) -> list[list[str]]:
     rows = []
     for share in _COVERAGES:
         place = max(1, round(share * count)) - 1
-        rows.append([f"{100 * share:.0f} % of the images", f"{100 * float(found.risk[place]):.2f} %"])
+        errors = 100 * float(found.risk[place])
+        rows.append([f"{100 * share:.0f} % of the images", f"{errors:.2f} %"])
     return rows
