@@ -52,3 +52,15 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+
+
+def _contributing(app: object, docname: str, source: list[str]) -> None:
+    """CONTRIBUTING.md lies where code hosts look for it; its links are seen from there."""
+    if docname == "contributing":
+        text = (HERE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        source[0] = text.replace("](docs/", "](").replace("](LICENSE)", "](../LICENSE)")
+
+
+def setup(app: object) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _contributing)  # type: ignore[attr-defined]
