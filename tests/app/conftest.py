@@ -1,4 +1,4 @@
-"""One explorer per module, over a run made in seconds, and a page that looks at it."""
+"""One explorer for all pages, over a run made in seconds, and a page that looks at it."""
 
 from dataclasses import replace
 
@@ -24,6 +24,11 @@ def workspace(run_folder):
 
 
 @pytest.fixture(scope="session")
+def model(workspace):
+    return workspace.model
+
+
+@pytest.fixture(scope="session")
 def saved_model(run_folder, tmp_path_factory):
     """The same model without its run, of a data set that nobody knows."""
     model = load(run_folder)
@@ -33,9 +38,15 @@ def saved_model(run_folder, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def served(workspace):
-    started = serve(workspace, max_upload_mb=2)
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Where visitors save edited models."""
+    return tmp_path_factory.mktemp("app") / "edited-models"
+
+
+@pytest.fixture(scope="session")
+def served(workspace, kept):
+    started = serve(workspace, max_upload_mb=2, keep=kept)
     yield started
     started.close()
 

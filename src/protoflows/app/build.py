@@ -34,7 +34,7 @@ def build_page(
         visitor = Visitor()
         html(_head(workspace), "pf-top")
         with gr.Tabs(selected="explain") as tabs:
-            with gr.Tab("Explain", id="explain"):
+            with gr.Tab("Explain", id="explain") as explained:
                 explain = ExplainTab(workspace, visitor, upload_limit)
             with gr.Tab("Prototypes", id="prototypes") as prototypes:
                 edited = PrototypesTab(workspace, visitor, keep)
@@ -42,6 +42,7 @@ def build_page(
                 ways = TravelTab(workspace, visitor)
             with gr.Tab("Trust", id="trust") as trust:
                 trusted = TrustTab(workspace, visitor, explain, tabs)
+        explain.refresh(explained.select)
         edited.show_score(prototypes.select)
         ways.show_first(travel.select)
         trusted.show(trust.select)

@@ -82,6 +82,7 @@ class ExplainTab:
                     save_html = gr.Button("Download as page (HTML)", size="sm", min_width=140)
                     save_json = gr.Button("Download as data (JSON)", size="sm", min_width=140)
                 file = gr.JSON(visible=False)
+        self.edits = gr.State(())  # of the model that the explanation shown is by
         for event, read in (
             (self.examples.pick, self._chosen),
             (self.file.upload, self._uploaded),
@@ -102,8 +103,18 @@ class ExplainTab:
         visitor = self.visitor
         event.then(None, None, None, js=reveal("#pf-explanation"), **_PRIVATE)
         return event.then(
-            self._explain, [visitor.edits, visitor.query], [visitor.explained, self.result],
-            show_progress="minimal", show_progress_on=[self.result], **_PRIVATE,
+            self._explain, [visitor.edits, visitor.query],
+            [visitor.explained, self.result, self.edits], show_progress="minimal",
+            show_progress_on=[self.result], **_PRIVATE,
+        )  # fmt: skip
+
+    def refresh(self, event: Any) -> None:
+        """Explain anew when an event finds that the prototypes were edited since."""
+        visitor = self.visitor
+        event(
+            self._again, [visitor.edits, self.edits, visitor.query, visitor.explained],
+            [visitor.explained, self.result, self.edits], show_progress="minimal",
+            show_progress_on=[self.result], **_PRIVATE,
         )  # fmt: skip
 
     def _chosen(self, event: gr.EventData) -> tuple[Any, Any]:
@@ -132,11 +143,20 @@ class ExplainTab:
         except UploadError as error:
             return None, m.page(m.message(str(error), "error"))
 
-    def _explain(self, edits: Edits, query: Query | None) -> Iterator[tuple[Any, Any]]:
+    def _explain(self, edits: Edits, query: Query | None) -> Iterator[tuple[Any, Any, Edits]]:
         if query is None:  # the message that says why is there already
-            yield None, gr.skip()
+            yield None, gr.skip(), edits
             return
-        yield from stages(self.workspace, edits, query)
+        for explained, shown in stages(self.workspace, edits, query):
+            yield explained, shown, edits
+
+    def _again(
+        self, edits: Edits, by: Edits, query: Query | None, explained: Explanation | None
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        if edits == by or query is None or explained is None:
+            yield gr.skip(), gr.skip(), gr.skip()
+            return
+        yield from self._explain(edits, query)
 
     def _file(self, e: Explanation | None, kind: str) -> dict[str, str] | None:
         if e is None:
