@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Served:
 
     def wait(self) -> None:
         """Until the process is interrupted."""
-        self.page.block_thread()
+        threading.Event().wait()
 
     def close(self) -> None:
         """Stop, and leave nothing behind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,10 +83,19 @@ def main(argv: Sequence[str]) -> int:
         keep=None if keep is None else Path(keep).expanduser(),
     )  # fmt: skip
     print(f"exploring {workspace.name} at {served.url} (Ctrl-C ends it)", flush=True)
+    if arguments.host not in _LOCAL:
+        print(
+            f"note: whoever reaches {arguments.host} can use this page; it asks for no password "
+            "and does not encrypt",
+            file=sys.stderr,
+        )
+    # Service managers end with SIGTERM: as clean an end as Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         served.wait()
     except KeyboardInterrupt:
         print()
     finally:
         served.close()
+        signal.signal(signal.SIGTERM, before)
     return 0
