@@ -1,5 +1,7 @@
 """What edited prototypes say of encoded images is what the model itself would say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -27,9 +29,7 @@ def test_answers_are_those_of_a_pass_through_the_flow(
     workspace, encoded, some, edits, temperature, monkeypatch
 ):
     edited = workspace.edited(edits)
-    monkeypatch.setattr(edited.config, "__dict__", {
-        **vars(edited.config), "variance_temperature": temperature
-    })  # fmt: skip
+    monkeypatch.setattr(edited, "config", replace(edited.config, variance_temperature=temperature))
     found, expected = answer(edited, encoded), predict_images(edited, some.images, samples=3)
     torch.testing.assert_close(found.log_proba.exp(), expected.proba.double())
     torch.testing.assert_close(found.log_prob, expected.log_prob.double())

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from protoflows.app.others import INVERTED, NOISE, SHUFFLED, UPSIDE_DOWN
+from protoflows.app.others import INVERTED, NOISE, SHUFFLED, UPSIDE_DOWN, load_others
 from protoflows.app.workspace import open_workspace
+from protoflows.model import load
 
 
 def test_a_run_has_its_splits(workspace):
@@ -68,7 +69,9 @@ def test_images_of_another_kind(workspace, kind):
 
 def test_another_data_set(saved_model, run_folder):
     # A model of something else gets scikit-learn's digits; a model of digits does not.
-    assert [*open_workspace(str(saved_model)).others] == ["digits, another data set"]
+    found = load_others(load(saved_model), (), None)
+    assert [*found] == ["digits, another data set"]
+    assert tuple(found["digits, another data set"].images.shape) == (300, 1, 8, 8)
     assert open_workspace(str(run_folder)).others == {}
     with pytest.raises(ValueError, match="no images 'xyz'"):
         open_workspace(str(run_folder)).other("xyz")

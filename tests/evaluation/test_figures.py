@@ -9,6 +9,7 @@ from protoflows.evaluation.curve import CurvePoint
 from protoflows.evaluation.estimate import Estimate, wilson_interval
 from protoflows.evaluation.figures import (
     draw_distances,
+    draw_likelihoods,
     draw_mc_curve,
     draw_reliability,
     draw_risk_coverage,
@@ -99,3 +100,22 @@ def test_covariance_norms_stand_beside_distances_in_the_same_colours(tmp_path):
     np.testing.assert_allclose(sorted(ln.get_xdata()[0] for ln in right.lines), expected, rtol=1e-5)
     assert {ln.get_color() for ln in right.lines} == {left.lines[-1].get_color()}
     assert left.lines[0].get_color() != left.lines[-1].get_color()
+
+
+def test_likelihoods_far_away_are_counted_and_do_not_press_the_own_flat(tmp_path):
+    own = torch.linspace(-100, -80, 50)
+    other = torch.cat([torch.full((30,), -9000.0), torch.linspace(-110, -100, 10)])
+    (axes,) = drawn(draw_likelihoods(own, other, "others"), tmp_path)
+    assert axes.get_title(loc="left") == "75 % of the others lie further left"
+    assert axes.get_xlim()[0] > -300
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == [
+        "its own images (50)", "others (40)",
+    ]  # fmt: skip
+    heights = [sum(bar.get_height() for bar in bars) for bars in axes.containers]
+    assert heights[0] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("own", "other"), [(0, 3), (3, 0)])
+def test_likelihoods_of_nothing_are_refused(own, other):
+    with pytest.raises(ValueError, match="must both hold values"):
+        draw_likelihoods(torch.zeros(own), torch.zeros(other), "others")

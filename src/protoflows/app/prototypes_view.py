@@ -100,6 +100,8 @@ def render_score(was: Score, now: Score, change: Change | None, where: str) -> s
             f"{_count(change.changed, 'answer')} of {where} changed: {change.mended} became right, "
             f"{change.spoiled} wrong."
         )
+        if where.endswith("test images"):
+            words += " Chosen by these images, an edit looks better on them than on others."
     return m.page(f'<div class="pf-chips">{"".join(chips)}</div>', m.note(words))
 
 

@@ -23,6 +23,7 @@ from protoflows.report.sections.confusion import draw_confusion
 
 SHOWN = 48
 """Wrong decisions that are shown."""
+_NEARLY = 99.5
 
 
 def render_summary(found: Score, where: str, edits: int) -> str:
@@ -74,11 +75,12 @@ def render_errors(
     for i in wrong[:SHOWN]:
         said = int(found.log_proba[i].argmax())
         sure = 100 * float(found.log_proba[i, said].exp())
+        percent = "> 99 %" if sure > _NEARLY else f"{sure:.0f} %"  # never sure beyond doubt
         true, told = names[int(split.labels[i])], names[said]
         buttons.append(
             m.button(
                 m.img(m.image_url(split.images[i], levels), ""), i,
-                f"why {told} and not {true}? image {i}", f"{true} → {told}\n{sure:.0f} %",
+                f"why {told} and not {true}? image {i}", f"{true} → {told}\n{percent}",
             )
         )  # fmt: skip
     more = "" if len(wrong) <= SHOWN else f" {len(wrong) - SHOWN:,} more are not shown."
