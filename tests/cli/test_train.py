@@ -1,5 +1,6 @@
 import json
 import shutil
+import signal
 
 import pytest
 import torch
@@ -66,9 +67,13 @@ def test_short_options():
     [
         (["--optim.lrr", "1"], "unknown option --optim.lrr. Did you mean '--optim.lr'"),
         (["--optim.l", "1"], "unknown option --optim.l."),
-        (["--optim.lr", "fast"], 'Parser key "optim.lr"'),
-        (["--optim.epochs=x"], 'Parser key "optim.epochs"'),
-        (["--prototypes.init", "magic"], "prototypes.init"),
+        (["--optim.lr", "fast"], "--optim.lr must be a number, got 'fast'"),
+        (["--optim.epochs=x"], "--optim.epochs must be a whole number, got 'x'"),
+        (["--data.limit", "many"], "--data.limit must be a whole number or null, got 'many'"),
+        (["--prototypes.init", "magic"], "must be one of 'kmeans', 'random', got 'magic'"),
+        (["--flow.units", "1,1"], "a list (a whole number) such as [2, 4], got '1,1'"),
+        (["--optim", "3"], "--optim must be settings by name, such as --optim.epochs, got '3'"),
+        (["--flow", '{"unit": [1]}'], "Did you mean 'flow.units'"),
     ],
 )
 def test_wrong_options_exit_with_2(argv, message, capsys):
@@ -104,6 +109,55 @@ def test_wrong_keys_in_a_file(tmp_path, capsys):
     file.write_text("prototypes: {num_prototype: 4}")
     assert main(["train", "--config", str(file)]) == 1
     assert "Did you mean 'prototypes.num_prototypes'" in capsys.readouterr().err
+
+
+def test_a_section_of_a_file_that_is_no_section(tmp_path, capsys):
+    file = tmp_path / "my.yaml"
+    file.write_text("data: mnist")
+    assert main(["train", "--config", str(file)]) == 1
+    assert "data must hold keys and values, got 'mnist'" in capsys.readouterr().err
+
+
+def ctrl_c_in_lightning():
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise SystemExit(1)  # noqa: B904  # as Lightning's `exit(1)` does
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("how", [ctrl_c_in_lightning, signal.default_int_handler])
+def test_ctrl_c_outside_the_training_loop_says_how_to_go_on(
+    tiny, tmp_path, monkeypatch, capsys, how, checkpoint
+):
+    """A second Ctrl-C during a step, or one while the finished model is measured."""
+    out = tmp_path / "run"
+
+    def interrupted(config, folder, **options):
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "versions.json").write_text("{}")
+        if checkpoint:
+            (folder / "checkpoints" / "last.ckpt").write_bytes(b"")
+        how(*(() if how is ctrl_c_in_lightning else (signal.SIGINT, None)))
+
+    monkeypatch.setattr("protoflows.training.train", interrupted)
+    assert main(["train", "--config", tiny, "--out", str(out)]) == 130
+    said = capsys.readouterr().err
+    assert ("a checkpoint is written" in said) == checkpoint
+    assert f"protoflows train --resume {out}" in said
+
+
+def test_ctrl_c_before_a_run_is_begun_does_not_point_to_an_older_one(
+    tiny, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "versions.json").write_text("{}")
+
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protoflows.training.train", interrupted)
+    assert main(["train", "--config", tiny, "--out", str(tmp_path)]) == 130
+    assert "--resume" not in capsys.readouterr().err
 
 
 def test_help_documents_every_field(capsys):
@@ -179,7 +233,8 @@ def test_divergence_is_reported(tiny, tmp_path, monkeypatch, capsys):
 def test_a_published_checkpoint_becomes_a_run(tmp_path, capsys):
     source = fixture.save_protoflow(tmp_path / "published")
     assert main(["import", str(source), "--out", str(tmp_path / "run")]) == 0
-    assert str(tmp_path / "run") in capsys.readouterr().out
+    # Names what is there: without data nothing is measured.
+    assert f"{tmp_path / 'run'} (model/)" in capsys.readouterr().out
     model = pf.load(tmp_path / "run")
     expected = fixture.values()
     enc = model.encode(expected["x"], temperature=0)

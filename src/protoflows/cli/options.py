@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from protoflows.cli.parser import Examples, add_debug, examples_text
 from protoflows.training.config import TrainConfig
 from protoflows.training.recipes import describe_recipe, read_recipe, recipe_names
-from protoflows.training.settings import from_dict, merge, nearest, read_yaml
+from protoflows.training.settings import describe, from_dict, merge, nearest, read_yaml
 
 # Shorter names of settings that are often given.
 _SHORT = {"data_root": ("data", "root"), "strict": ("data", "strict")}
@@ -65,8 +67,39 @@ def parse(parser: ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # notes on jsonargparse's own next version
             given = parser.parse_args(list(argv), defaults=False).as_dict()
     except argparse.ArgumentError as error:
-        _refuse(parser, str(error))
+        _refuse(parser, _in_our_words(str(error)))
     return {key: v for key, v in given.items() if v is not None and key != "debug"}
+
+
+def _in_our_words(message: str) -> str:
+    """What jsonargparse says of a value or key that does not fit, as a configuration file hears it.
+
+    >>> _in_our_words("Group 'flow' does not accept option 'unit'")
+    "unknown setting 'flow.unit'. Did you mean 'flow.units'?"
+    """
+    pattern = r'Parser key "([\w.]+)":\s.*?(?:Got value: |Given value: |Unable to load config )(.*)'
+    if (wrong := re.fullmatch(pattern, message, re.DOTALL)) and (hint := _hint(wrong[1])):
+        value = wrong[2].split("\n")[0].strip("'")
+        wanted = describe(hint)
+        if dataclasses.is_dataclass(hint):
+            wanted = f"settings by name, such as --{wrong[1]}.{dataclasses.fields(hint)[0].name}"
+        elif get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis:
+            wanted += " such as [2, 4]"
+        return f"--{wrong[1]} must be {wanted}, got {value!r}"
+    if odd := re.fullmatch(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
+        kind = _hint(odd[1])
+        if dataclasses.is_dataclass(kind):
+            names = [f.name for f in dataclasses.fields(kind)]
+            return f"unknown setting '{odd[1]}.{odd[2]}'.{nearest(odd[2], names, odd[1])}"
+    return message
+
+
+def _hint(dotted: str) -> Any:
+    """The type of a setting by its dotted name; None where there is no such setting."""
+    found: Any = TrainConfig
+    for name in dotted.split("."):
+        found = get_type_hints(found).get(name) if dataclasses.is_dataclass(found) else None
+    return found
 
 
 def _refuse(parser: ArgumentParser, message: str) -> None:
@@ -95,7 +128,8 @@ def settings(given: dict[str, Any], default_recipe: str | None = None) -> TrainC
     file.pop("recipe", None)
     layers = merge(file, short, flags)
     if chosen is None:
-        name = (layers.get("data") or {}).get("name", "digits")
+        data = layers.get("data") or {}
+        name = data.get("name", "digits") if isinstance(data, Mapping) else None
         chosen = "digits" if name == "digits" else "compact"
     return from_dict(TrainConfig, merge(read_recipe(chosen), layers))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,8 @@ def run_training(command: str, argv: Sequence[str]) -> int:
 
     begin, suffix = (train, "") if command == "train" else (pretrain, "-flow")
     place = given.get("resume")
+    out = Path(place) if place is not None else None
+    known = None
     if place is not None and (extra := sorted(set(given) - {"resume", "overwrite", "strict"})):
         raise ValueError(
             f"--resume goes on with the run's own settings: leave out {', '.join(extra)}, or begin "
@@ -68,6 +71,7 @@ def run_training(command: str, argv: Sequence[str]) -> int:
         else:
             config = settings(given)
             out = Path(given["out"]) if "out" in given else default_out(config, suffix)
+            known = _begun(out)
             run = begin(
                 config, out, overwrite=given.get("overwrite", False),
                 argv=["protoflows", command, *argv],
@@ -75,17 +79,34 @@ def run_training(command: str, argv: Sequence[str]) -> int:
     except TrainingDivergedError as error:
         print(f"protoflows {command}: error: {error}", file=sys.stderr)
         return 1
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Lightning makes an exit of a Ctrl-C that reaches it.
+        cause = error.__context__ if isinstance(error, SystemExit) else error
+        begun = None if out is None else _begun(out)
+        if not isinstance(cause, KeyboardInterrupt) or begun is None or begun == known:
+            raise
+        assert out is not None
+        print(_how_to_go_on(command, out), file=sys.stderr)
+        return 128 + signal.SIGINT
     if run.signal:
         if run.is_first_process:
-            print(
-                f"Interrupted; a checkpoint is written. Go on with:\n  protoflows {command} "
-                f"--resume {run.folder}",
-                file=sys.stderr,
-            )
+            print(_how_to_go_on(command, run.folder), file=sys.stderr)
         return 128 + run.signal
     if run.is_first_process:
         print(report(run.folder, run.metrics))
     return 0
+
+
+def _begun(folder: Path) -> int | None:
+    """When the run in a folder was begun, as the file system has it; None where there is none."""
+    head = folder / "versions.json"
+    return head.stat().st_mtime_ns if head.is_file() else None
+
+
+def _how_to_go_on(command: str, folder: Path) -> str:
+    last = folder / "checkpoints" / "last.ckpt"
+    state = "a checkpoint is written" if last.is_file() else "no checkpoint was written yet"
+    return f"Interrupted; {state}. Go on with:\n  protoflows {command} --resume {folder}"
 
 
 def report(folder: Path, metrics: dict[str, float]) -> str:
@@ -103,6 +124,7 @@ def report(folder: Path, metrics: dict[str, float]) -> str:
         lines.append(
             f"measured on     {metrics['images']} test images, {draws} draw{'s' * (draws != 1)}"
         )
-    kind = "model" if (folder / "model").is_dir() else "flow"
-    lines.append(f"results in      {folder} (log.csv, metrics.json, {kind}/)")
+    content = ("log.csv", "metrics.json", "model/", "flow/")
+    there = ", ".join(name for name in content if (folder / name).exists())
+    lines.append(f"results in      {folder} ({there})")
     return "\n".join(lines)
