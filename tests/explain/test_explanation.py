@@ -27,7 +27,7 @@ def test_says_what_the_model_says(trained, digits, explanation):
     assert explanation.prototypes[0].prototype[0] == explanation.label
     assert 0 <= explanation.percentile <= 100
     first = explanation.prototypes[0]
-    assert first.heatmap.shape == (8, 8)
+    assert first.heatmap.shape == first.contrast.shape == (8, 8)
     assert int(first.top.sum()) == 4  # 5 % of 64, rounded up
     assert first.retrieved.label == first.prototype[0]
     assert explanation.evidence.target == (explanation.label, None)

@@ -10,10 +10,11 @@ from protoflows.explain.figures.gallery import (
 from protoflows.explain.figures.maps import draw_divergence, draw_tsne, draw_weights
 from protoflows.explain.figures.style import limit_of, plain, png_bytes
 from protoflows.explain.informativeness import Informativeness
-from protoflows.explain.maps import map_prototypes, otsu
+from protoflows.explain.maps import map_prototypes
 from protoflows.explain.neighbours import find_neighbours
 from protoflows.explain.pictures import picture_prototype
 from protoflows.prototypes import modified_hellinger
+from protoflows.prototypes.otsu import otsu_threshold
 from tests.model.helpers import small_model, some_images
 
 
@@ -43,7 +44,7 @@ def test_few_prototypes_have_no_tsne():
 
 def test_otsu_splits_two_heaps():
     weights = torch.tensor([0.01, 0.02, 0.03, 0.5, 0.52]).double()
-    threshold = otsu(weights)
+    threshold = otsu_threshold(weights)
     assert 0.03 <= threshold < 0.5
 
 

@@ -1,9 +1,13 @@
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protoflows.explain.parts import (
+    PartsAttribution,
     PrototypeParts,
     crop,
     paint,
@@ -54,6 +58,26 @@ def test_top_pixels_exactly_so_many():
     assert mask.flatten(1).sum(1).tolist() == [5, 5]
     assert mask[1, 9, 9]
     assert top_pixels(torch.zeros(1, 3, 3)).sum() == 1
+
+
+def test_contrast_by_hand():
+    """Two classes, the second with one prototype only: the rest of the table is −inf."""
+    table = torch.tensor([[[[1.0, 2.0], [0.0, -torch.inf]], [[4.0, 2.0], [5.0, -torch.inf]]]])
+    baseline = torch.tensor([[0.5, 0.0], [0.25, -torch.inf]])
+    found = PartsAttribution(
+        table.double(), baseline.double(), torch.tensor([0, 0]), torch.tensor([0, 1]), (1, 1),
+        (1, 2), "latent", (0, 0),
+    )  # fmt: skip
+    # Against the second class's only one: (1 − 0) − (0.5 − 0.25) and (4 − 5) − 0.25.
+    assert found.contrast()[0].tolist() == [[0.75, -1.25]]
+    assert found.heatmap()[0].tolist() == [[0.5, 3.5]]
+    other = found.contrast((1, 0))[0, 0]
+    rest = [math.log(math.exp(a) + math.exp(b)) for a, b in ((1, 2), (4, 2), (0.5, 0))]
+    expected = [0 - rest[0] - (0.25 - rest[2]), 5 - rest[1] - (0.25 - rest[2])]
+    assert other.tolist() == pytest.approx(expected)
+    alone = replace(found, log_likelihood=table[:, :, :1].double(), baseline=baseline[:1].double())
+    with pytest.raises(ValueError, match="one class"):
+        alone.contrast((0, 0))
 
 
 def test_values_are_those_of_one_pass_per_patch(model):

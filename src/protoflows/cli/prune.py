@@ -12,6 +12,9 @@ from typing import Any
 
 from protoflows.cli.parser import CommandParser
 
+# Figures that the model's card shows; metrics.json has them all.
+_ON_THE_CARD = ("accuracy", "ece", "nll", "bits", "dims", "images", "mc_samples")
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Describe the options."""
@@ -59,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         argv: The words after `prune`.
     """
     arguments = build_parser().parse_args(list(argv))
-    from protoflows.cli.evaluate import limited
+    from protoflows.cli.evaluate import limited, show_progress
     from protoflows.cli.run_data import open_run
     from protoflows.evaluation.held_out import stored_dtype
     from protoflows.evaluation.prune import (
@@ -93,13 +96,14 @@ def main(argv: Sequence[str]) -> int:
     size = sum(file.stat().st_size for file in source.iterdir())
     create_run_folder(out, overwrite=arguments.overwrite, needed_bytes=2 * size)
     pruned = run.model.keep_prototypes(pruning.mask)
-    before, after = measure_pruning(
-        run.model,
-        pruned,
-        test,
-        samples=arguments.mc,
-        seed=arguments.seed,
-        batch_size=arguments.batch_size,
+    measured = measure_pruning(
+        (run.model, pruned), test, samples=arguments.mc, seed=arguments.seed,
+        batch_size=arguments.batch_size, progress=show_progress,
+    )  # fmt: skip
+    about = {"data": run.bundle.name, "split": "test", "seed": arguments.seed}
+    shares = (0.0, pruning.share)
+    before, after = (
+        {**about, **own, "pruned": share} for own, share in zip(measured, shares, strict=True)
     )
 
     for name in (CONFIG, VERSIONS):
@@ -111,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
         pruned,
         run.bundle,
         run.split("train"),
-        after,
+        {name: value for name, value in measured[1].items() if name.startswith(_ON_THE_CARD)},
         seed=arguments.seed,
         batch_size=arguments.batch_size,
     )
@@ -147,7 +151,7 @@ def main(argv: Sequence[str]) -> int:
             "keeps one"
         )
     print(f"{len(test)} test images, {arguments.mc} draws each")
-    print(pruning_table(pruning.share, before, after))
+    print(pruning_table(list(zip(shares, measured, strict=True))))
     print(f"results in      {out} (model/, metrics.json, pruning.json, figures/pruning.png)")
     return 0
 

@@ -28,9 +28,7 @@ def evaluate_batch(model: ProtoFlow, x: Tensor, plan: BatchPlan, start: int) -> 
     plain, decision = PlainSums(model, len(x), plan), DecisionSums(model, len(x), plan)
     passes = torch.zeros(len(x), dtype=torch.int64, device=device)
 
-    jobs = [(PLAIN, s) for s in range(max(plan.plain_samples, 1 + plan.robustness))]
-    if plan.robustness:
-        jobs.append((NOISY, 1))
+    jobs = _plain_jobs(plan)
     for draw in _draws(model, views, jobs, everyone, plan, start):
         plain.add(draw)
         if plan.tta == 0 and draw.view == PLAIN and draw.sample < plan.samples:
@@ -51,6 +49,43 @@ def evaluate_batch(model: ProtoFlow, x: Tensor, plan: BatchPlan, start: int) -> 
             break
     rows = {**plain.rows(), **decision.rows(), "passes": passes}
     return {name: tensor.cpu() for name, tensor in rows.items()}
+
+
+def evaluate_together(
+    models: Sequence[ProtoFlow], x: Tensor, plan: BatchPlan, start: int
+) -> list[dict[str, Tensor]]:
+    """The rows for several models with one flow, from passes that they share.
+
+    The first model has all prototypes of the others. The images themselves decide, and all draws
+    are made.
+
+    Args:
+        models: The models, in eval mode.
+        x: uint8 images (B, C, H, W), at most `plan.rows`.
+        plan: What to draw; neither views nor early stopping.
+        start: Place of the first image in its data set.
+    """
+    if plan.tta or plan.adaptive is not None:
+        raise ValueError("plan must have no augmented views and no adaptive rule")
+    views = _make_views(models[0], x, plan, start)
+    everyone = torch.arange(len(x), device=views[PLAIN].device)
+    sums = [(PlainSums(m, len(x), plan), DecisionSums(m, len(x), plan)) for m in models]
+    jobs = _plain_jobs(plan)
+    for draw in _draws(models[0], views, jobs, everyone, plan, start):
+        for model, (plain, decision) in zip(models, sums, strict=True):
+            own = draw if model is models[0] else draw.read_by(model)
+            plain.add(own)
+            if own.view == PLAIN and own.sample < plan.samples:
+                decision.add(own)
+    passes = torch.full_like(everyone, len(jobs))
+    rows = [{**plain.rows(), **decision.rows(), "passes": passes} for plain, decision in sums]
+    return [{name: tensor.cpu() for name, tensor in own.items()} for own in rows]
+
+
+def _plain_jobs(plan: BatchPlan) -> list[tuple[int, int]]:
+    """(view, sample) of what is drawn of the image itself and of its noisy copy."""
+    jobs = [(PLAIN, s) for s in range(max(plan.plain_samples, 1 + plan.robustness))]
+    return [*jobs, (NOISY, 1)] if plan.robustness else jobs
 
 
 def _make_views(model: ProtoFlow, x: Tensor, plan: BatchPlan, start: int) -> dict[int, Tensor]:
@@ -89,5 +124,5 @@ def _draws(
             rows = slice(i * num, (i + 1) * num)
             yield Draw(
                 view, sample, index, logits[rows], scores.log_prob_classes[rows], table[rows],
-                scores.latent[rows],
+                scores.latent[rows], scores.log_det[rows],
             )  # fmt: skip

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from protoflows.data import Split
-from protoflows.evaluation.accuracy import accuracy
-from protoflows.evaluation.bits import bits
-from protoflows.evaluation.calibration_error import calibration_error
-from protoflows.evaluation.estimate import Estimate
-from protoflows.evaluation.nll import nll
-from protoflows.model import ProtoFlow, evaluating, image_seeds
+from protoflows.evaluation.batch import evaluate_together
+from protoflows.evaluation.evaluate import Metrics, summarise
+from protoflows.evaluation.passes import Passes
+from protoflows.evaluation.plan import BatchPlan
+from protoflows.model import ProtoFlow, evaluating
 from protoflows.prototypes import ClassMixtures
+from protoflows.prototypes.otsu import otsu_threshold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_OTSU_BINS = 256
 _NUM_BINS = 40
 # Blue for what stays, orange for what goes: told apart with every kind of colour vision.
 _KEPT, _PRUNED = "#0072B2", "#D55E00"
@@ -90,7 +89,7 @@ def choose_prototypes(
         return Pruning(mask, weights, torch.empty(0, dtype=torch.float64), asked=fraction)
     groups = list(alive) if per_class else [alive]
     values = list(weights) if per_class else [weights]
-    found = [_otsu(w[a]) for w, a in zip(values, groups, strict=True)]
+    found = [otsu_threshold(w[a]) for w, a in zip(values, groups, strict=True)]
     thresholds = torch.tensor(found, dtype=torch.float64)
     limit = thresholds.nan_to_num(-math.inf)[:, None]  # (1, 1) or (C, 1)
     mask = alive & (weights > limit)
@@ -99,19 +98,6 @@ def choose_prototypes(
     mask[bare, heaviest] = True
     spared = tuple(zip(bare.tolist(), heaviest.tolist(), strict=True))
     return Pruning(mask, weights, thresholds, spared)
-
-
-def _otsu(weights: Tensor) -> float:
-    from skimage.filters import threshold_otsu
-
-    values = weights.numpy()
-    if len(values) < 2 or values.max() - values.min() <= 1e-6 * values.max():
-        return math.nan  # a single value, or one value many times over
-    # What comes back is the middle of the histogram's bin in which the lower group ends. Of few
-    # values the last of that group may lie in the bin's upper half: cut at the bin's end.
-    half_bin = (values.max() - values.min()) / (2 * _OTSU_BINS)
-    lower = values < threshold_otsu(values, nbins=_OTSU_BINS) + half_bin
-    return float((values[lower].max() + values[~lower].min()) / 2)
 
 
 def _without_lightest(weights: Tensor, alive: Tensor, fraction: float, per_class: bool) -> Tensor:
@@ -133,43 +119,30 @@ def _without_lightest(weights: Tensor, alive: Tensor, fraction: float, per_class
 
 # ---- what it costs ---------------------------------------------------------------------------
 
-_FIGURES = ("accuracy", "bits_per_dim", "ece", "mce", "nll")
-
-
-class _Averages(NamedTuple):
-    """What figures are made of, by image.
-
-    Means over draws of the logits as classes are compared and of log p(x|c) as trained, (N, C);
-    log p(x) by its mean bound and by its importance-weighted one, (N,).
-    """
-
-    logits: Tensor
-    log_prob_classes: Tensor
-    log_prob_mean: Tensor
-    log_prob_importance: Tensor
+_FIGURES = ("accuracy", "bits_per_dim", "ece", "mce", "nll", "brier", "s_rob", "s_div")
 
 
 def measure_pruning(
-    before: ProtoFlow,
-    after: ProtoFlow,
+    models: Sequence[ProtoFlow],
     split: Split,
     *,
     samples: int,
     seed: int = 0,
     batch_size: int = 256,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures of the paper's pruning table, and the label's loss, before and after.
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Metrics]:
+    """All figures of a model and of what prunings have left of it.
 
-    Both come from the same flow passes, one per image and draw: a pruned model has the same flow
-    and the same densities of the prototypes that it has left.
+    They come from the same flow passes: a pruned model has the same flow, and the same densities
+    of the prototypes that it has left. Each equals what `evaluate` finds.
 
     Args:
-        before: The model as it was.
-        after: `before.keep_prototypes(…)`.
-        split: Images to measure on; of unlabelled ones only the bits count.
+        models: The model as it was, then its `keep_prototypes(…)`.
+        split: Images to measure on; of unlabelled ones only the densities count.
         samples: Draws of the noise per image.
         seed: From which all draws follow.
         batch_size: Images per pass.
+        progress: Called with the images done and all images, after every batch.
     """
     if len(split) == 0:
         raise ValueError("split must hold at least one image, got none")
@@ -177,86 +150,37 @@ def measure_pruning(
         raise ValueError(
             f"samples and batch_size must be ≥ 1, got samples={samples}, batch_size={batch_size}"
         )
-    models = (before, after)
-    parts: list[list[_Averages]] = []
-    with evaluating(before):
+    plan = BatchPlan(samples, samples, rows=batch_size, seed=seed, robustness=True, distances=True)
+    batches: list[list[dict[str, Tensor]]] = []
+    with evaluating(models[0]), torch.no_grad():
         for start in range(0, len(split), batch_size):
             x = split.images[start : start + batch_size]
-            parts.append(_score_both(models, x, start, samples, seed))
-    first, second = (
-        _figures(
-            model,
-            _Averages(*(torch.cat(values) for values in zip(*found, strict=True))),
-            split.labels.cpu(),
-            seed,
-        )
-        for model, found in zip(models, zip(*parts, strict=True), strict=True)
-    )
-    about = {"images": len(split), "mc_samples": samples}
-    return {**first, **about}, {**second, **about}
+            batches.append(evaluate_together(models, x, plan, start))
+            if progress is not None:
+                progress(min(len(split), start + batch_size), len(split))
+    found = []
+    for model, own in zip(models, zip(*batches, strict=True), strict=True):
+        fields: dict[str, Any] = {name: torch.cat([rows[name] for rows in own]) for name in own[0]}
+        passes = Passes(**fields, samples=samples, plain_samples=samples)
+        found.append(summarise(model, passes, split.labels, seed=seed).metrics)
+    return found
 
 
-@torch.no_grad()
-def _score_both(
-    models: tuple[ProtoFlow, ProtoFlow], x: Tensor, start: int, samples: int, seed: int
-) -> list[_Averages]:
-    zero, low = torch.zeros(()), torch.full((), -math.inf)
-    sums = [[zero, zero, zero, low] for _ in models]
-    for draw in range(samples):
-        scores = models[0].score(x, seeds=image_seeds(start, len(x), draw, seed))
-        table, log_det = scores.prototype_log_likelihood, scores.log_det[:, None]
-        for model, total in zip(models, sums, strict=True):
-            # Prototypes that a model does not have weigh nothing when it mixes the table.
-            log_prob = (log_det + model.mixtures.mix(table)).cpu()
-            marginal = (log_prob + model.mixtures.log_prior.cpu()).logsumexp(1)
-            total[0] = total[0] + (log_det + model.tempered_log_likelihood(table)).cpu()
-            total[1] = total[1] + log_prob
-            total[2] = total[2] + marginal
-            total[3] = torch.logaddexp(total[3], marginal)
-    return [
-        _Averages(t[0] / samples, t[1] / samples, t[2] / samples, t[3] - math.log(samples))
-        for t in sums
-    ]
+def pruning_table(parts: Sequence[tuple[float, Mapping[str, Any]]]) -> str:
+    """Shares that are gone and figures, as in the paper's pruning table (`tab:pruneResults`).
 
-
-def _figures(model: ProtoFlow, found: _Averages, labels: Tensor, seed: int) -> dict[str, float]:
-    dims = model.flow.config.dims
-    counted = bits(found.log_prob_importance, found.log_prob_mean, found.log_prob_classes, dims)
-    estimates: dict[str, Estimate] = {
-        "bits_per_dim": counted.marginal,
-        "bits_per_dim_mean_bound": counted.mean_bound,
-        "bits_per_dim_best_class": counted.best_class,
-        "bits_per_image": counted.per_image,
-    }
-    known = labels >= 0
-    if bool(known.any()):
-        prior = model.mixtures.log_prior.to(found.logits)
-        logits = (found.logits[known] + prior) / model.config.logit_temperature
-        log_proba, labels = logits.log_softmax(1), labels[known]
-        errors = calibration_error(log_proba.exp(), labels, seed=seed)
-        estimates |= {
-            "accuracy": accuracy(log_proba, labels),
-            "ece": errors.ece,
-            "mce": errors.mce,
-            "nll": nll(log_proba, labels),
-        }
-    metrics: dict[str, float] = {}
-    for name, (value, stderr) in estimates.items():
-        metrics |= {name: value, f"{name}_stderr": stderr}
-    return {**metrics, "dims": dims}
-
-
-def pruning_table(share: float, before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Before and after, as in the paper's pruning table (`tab:pruneResults`)."""
-    names = [name for name in _FIGURES if name in before]
-    lines = [" ".join([f"{'% pruned':>9}", *(f"{name:>19}" for name in names)])]
-    for part, metrics in ((0.0, before), (share, after)):
+    Args:
+        parts: (share pruned, metrics), the model as it was first.
+    """
+    names = [name for name in _FIGURES if all(name in metrics for _, metrics in parts)]
+    lines = [" ".join([f"{'% pruned':>9}", *(f"{name:>16}" for name in names)])]
+    for share, metrics in parts:
         cells = []
         for name in names:
             factor, digits = (100, 2) if name == "accuracy" else (1, 4)
             value, error = factor * metrics[name], factor * metrics[f"{name}_stderr"]
-            cells.append(f"{value:>9.{digits}f} ± {error:<7.{digits}f}")
-        lines.append(" ".join([f"{100 * part:>9.1f}", *(f"{cell:>19}" for cell in cells)]))
+            cells.append(f"{value:.{digits}f} ± {error:.{digits}f}")
+        lines.append(" ".join([f"{100 * share:>9.1f}", *(f"{cell:>16}" for cell in cells)]))
     return "\n".join(lines)
 
 

@@ -25,6 +25,16 @@ class Draw(NamedTuple):
     log_prob: Tensor  # (M, C) as trained
     table: Tensor  # (M, C, K) log N of every prototype
     latent: Tensor  # (M, …)
+    log_det: Tensor  # (M,)
+
+    def read_by(self, model: ProtoFlow) -> Draw:
+        """What a model with the same flow, and fewer of the prototypes, says of the same draw."""
+        table = self.table.masked_fill(~model.mixtures.mask, -math.inf)
+        log_prob = self.log_det[:, None] + model.mixtures.mix(self.table)
+        logits = log_prob
+        if model.config.variance_temperature != 1:
+            logits = self.log_det[:, None] + model.tempered_log_likelihood(self.table)
+        return self._replace(logits=logits, log_prob=log_prob, table=table)
 
 
 class RunningMean:

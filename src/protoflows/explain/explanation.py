@@ -33,6 +33,8 @@ class PrototypeEvidence:
         mean_image: The picture of its mean, uint8 (C, H, W).
         heatmap: Nats that each pixel's patches add to the baseline's log-likelihood, (H, W); None
             where no baseline is known.
+        contrast: Nats that each pixel's patches add to the prototype's lead over other classes,
+            (H, W); None where no baseline is known, or no other class.
         top: The 5 % of pixels with the largest values, bool (H, W).
         part: The query's likeliest part as a box (row, column, height, width).
         retrieved: The likeliest part of training images; None where none are known.
@@ -44,6 +46,7 @@ class PrototypeEvidence:
     share: float
     mean_image: Tensor
     heatmap: Tensor | None
+    contrast: Tensor | None
     top: Tensor | None
     part: Tensor | None
     retrieved: RetrievedPart | None
@@ -240,6 +243,9 @@ def explain(
                 float(found.prototype_posterior[0, c, k]),
                 model.prototype_mean_image(c, k).cpu(),
                 heat,
+                patches.contrast(prototype)[0]
+                if patches is not None and config.num_classes > 1
+                else None,
                 top_pixels(heat[None])[0] if heat is not None else None,
                 patches.part(prototype)[0] if patches is not None else None,
                 part,
@@ -286,6 +292,7 @@ def _evidence_dict(p: PrototypeEvidence) -> dict[str, Any]:
         "log_likelihood": _finite(p.log_likelihood),
         "share": _finite(p.share),
         "heatmap": None if p.heatmap is None else p.heatmap.tolist(),
+        "contrast": None if p.contrast is None else p.contrast.tolist(),
         "part": None if p.part is None else p.part.tolist(),
         "retrieved": None
         if p.retrieved is None

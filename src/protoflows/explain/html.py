@@ -117,7 +117,7 @@ def explanation_page(e: Explanation) -> str:
         picture(
             e.figure(),
             f"The image, the probabilities of classes, the exact evidence, and the {by}-likelihood "
-            "of the image's parts under its top prototypes.",
+            "of the image's parts under its top prototypes, alone and against other classes'.",
             dpi=120,
         ),
         heading("Classes"),

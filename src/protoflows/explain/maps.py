@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from protoflows.explain.pictures import living_prototypes
 from protoflows.model import ProtoFlow
 from protoflows.prototypes import pairwise_modified_hellinger
+from protoflows.prototypes.otsu import otsu_threshold
 
 _MIN_FOR_TSNE = 4
 
@@ -54,9 +56,11 @@ def map_prototypes(
     divergence = pairwise_modified_hellinger(mean, mixtures.std[c, k].detach().cpu().double())
     divergence.fill_diagonal_(torch.nan)
     weights = mixtures.weights[c, k].detach().cpu().double()
+    threshold = otsu_threshold(weights)
     return PrototypeMap(
-        tuple(pairs), divergence, _embed(mean, perplexity, seed), weights, otsu(weights)
-    )
+        tuple(pairs), divergence, _embed(mean, perplexity, seed), weights,
+        threshold if math.isfinite(threshold) else None,
+    )  # fmt: skip
 
 
 def _embed(mean: Tensor, perplexity: float | None, seed: int) -> Tensor | None:
@@ -73,17 +77,3 @@ def _embed(mean: Tensor, perplexity: float | None, seed: int) -> Tensor | None:
     chosen = min(30.0, max(1.0, (count - 1) / 3)) if perplexity is None else perplexity
     placed = TSNE(2, perplexity=chosen, random_state=seed, init="random", n_jobs=1)
     return torch.from_numpy(np.asarray(placed.fit_transform(mean.numpy()))).double()
-
-
-def otsu(weights: Tensor) -> float | None:
-    """Otsu's threshold: the cut that leaves the least variance within both sides; None if none.
-
-    >>> otsu(torch.tensor([0.1, 0.1, 0.9, 0.9]).double()) > 0.1
-    True
-    """
-    from skimage.filters import threshold_otsu
-
-    values = weights.numpy()
-    if values.size < 2 or np.ptp(values) < 1e-12:
-        return None
-    return float(threshold_otsu(values))

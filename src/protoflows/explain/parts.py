@@ -56,6 +56,31 @@ class PartsAttribution:
         gain = self.log_likelihood[:, :, c, k] - self.baseline[c, k]
         return paint(gain, self.rows, self.columns, self.patch, self.image_size)
 
+    def contrast(self, prototype: tuple[int, int] | None = None) -> Tensor:
+        """Nats that a pixel's patches add to the prototype's lead over other classes, (N, H, W).
+
+        The likelihood alone says most about how usual a patch is for any prototype: an empty corner
+        is likelier than a stroke, whatever the class. Here that cancels: what is painted is the
+        gain of log p(·|c, k) − log mean_{c' ≠ c, k'} p(·|c', k'), read off the same passes.
+
+        Args:
+            prototype: (class, index); `target` when None.
+        """
+        c, k = self._prototype(prototype)
+        others = self.baseline.isfinite()
+        others[c] = False
+        if not bool(others.any()):
+            raise ValueError("contrast needs prototypes of another class: this model has one class")
+        gain = self._lead(self.log_likelihood, c, k, others)
+        gain = gain - self._lead(self.baseline, c, k, others)
+        return paint(gain, self.rows, self.columns, self.patch, self.image_size)
+
+    @staticmethod
+    def _lead(table: Tensor, c: int, k: int, others: Tensor) -> Tensor:
+        """log p(·|c, k) less that of other classes' mean prototype; (…, C, K) → (…)."""
+        rest = table.masked_fill(~others, -math.inf).flatten(-2).logsumexp(-1)
+        return table[..., c, k] - rest  # the mean's log count cancels in every difference
+
     def part(self, prototype: tuple[int, int] | None = None) -> Tensor:
         """The likeliest patch of each image as boxes (row, column, height, width), (N, 4)."""
         c, k = self._prototype(prototype)

@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.patheffects import withStroke
+from torch import Tensor
 
 from protoflows.explain.explanation import Explanation, PrototypeEvidence
 from protoflows.explain.figures.style import (
@@ -27,7 +28,7 @@ from protoflows.explain.figures.style import (
 from protoflows.explain.parts import crop
 
 _BARS = 5
-_WIDTH, _HEAD, _ROW = 11.0, 3.1, 1.5
+_WIDTH, _HEAD, _ROW = 12.4, 3.1, 1.5
 
 
 def draw_explanation(e: Explanation) -> Figure:
@@ -37,13 +38,14 @@ def draw_explanation(e: Explanation) -> Figure:
     figure = Figure(figsize=(_WIDTH, height))
     _draw_head(figure, e, height)
     spec = figure.add_gridspec(
-        rows, 7, width_ratios=[1.35, 1, 1, 1, 0.12, 1, 1], wspace=0.14, hspace=0.18,
+        rows, 9, width_ratios=[1.35, 1, 1, 1, 0.2, 1, 0.2, 1, 1], wspace=0.12, hspace=0.18,
         left=0.015, right=0.985, top=1 - (_HEAD + 0.5) / height, bottom=0.06 / height,
     )  # fmt: skip
     maps = [p.heatmap for p in e.prototypes if p.heatmap is not None]
-    limit = limit_of(*maps)
+    contrasts = [p.contrast for p in e.prototypes if p.contrast is not None]
+    limits = limit_of(*maps), limit_of(*contrasts)
     for row, p in enumerate(e.prototypes):
-        _draw_prototype(figure, spec, row, e, p, limit)
+        _draw_prototype(figure, spec, row, e, p, limits)
     return figure
 
 
@@ -134,7 +136,12 @@ def _draw_evidence(axes: Axes, e: Explanation) -> None:
 
 
 def _draw_prototype(
-    figure: Figure, spec: GridSpec, row: int, e: Explanation, p: PrototypeEvidence, limit: float
+    figure: Figure,
+    spec: GridSpec,
+    row: int,
+    e: Explanation,
+    p: PrototypeEvidence,
+    limits: tuple[float, float],
 ) -> None:
     axes = figure.add_subplot(spec[row, 0])
     axes.axis("off")
@@ -150,21 +157,29 @@ def _draw_prototype(
     _draw_query(axes, e, p)
     if first:
         axes.set_title("this: part and\ntop 5 % of pixels", fontsize=8.5)
-    axes = figure.add_subplot(spec[row, 3])
-    shown = show_heat(axes, p.heatmap, limit)
+    _draw_map(figure.add_subplot(spec[row, 3]), p.heatmap, limits[0])
     if first:
-        axes.set_title(f"nats a patch adds\n(p({'z' if e.by == 'latent' else 'x'}|prototype))",
-                       fontsize=8.5)  # fmt: skip
-    bar = axes.inset_axes((1.03, 0.0, 0.06, 1.0))
-    figure.colorbar(shown, cax=bar)
-    bar.tick_params(labelsize=6, length=2)
+        by = "z" if e.by == "latent" else "x"
+        figure.axes[-1].set_title(f"nats a patch adds\nto log p({by}|prototype)", fontsize=8.5)
+    if p.contrast is not None:
+        _draw_map(figure.add_subplot(spec[row, 5]), p.contrast, limits[1])
+        if first:
+            figure.axes[-1].set_title("nats it adds to the\nlead over other classes", fontsize=8.5)
     if p.retrieved is not None:
-        axes = figure.add_subplot(spec[row, 5])
+        axes = figure.add_subplot(spec[row, 7])
         show_image(axes, p.retrieved.image, e.levels)
         frame_box(axes, p.retrieved.box)
         if first:
             axes.set_title("that: likeliest part\nof training images", fontsize=8.5)
         _draw_pair(figure, spec, row, e, p, first)
+
+
+def _draw_map(axes: Axes, heat: Tensor, limit: float) -> None:
+    """Signed values with their scale beside them."""
+    shown = show_heat(axes, heat, limit)
+    bar = axes.inset_axes((1.03, 0.0, 0.06, 1.0))
+    axes.get_figure(root=True).colorbar(shown, cax=bar)
+    bar.tick_params(labelsize=6, length=2)
 
 
 def _draw_query(axes: Axes, e: Explanation, p: PrototypeEvidence) -> None:
@@ -184,7 +199,7 @@ def _draw_pair(
     """Both parts side by side, large."""
     assert p.retrieved is not None
     assert p.part is not None
-    outer = figure.add_subplot(spec[row, 6])
+    outer = figure.add_subplot(spec[row, 8])
     outer.axis("off")
     if first:
         outer.set_title("the parts", fontsize=8.5, color=PART_COLOUR)
