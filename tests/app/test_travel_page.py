@@ -53,9 +53,14 @@ def test_towards_a_class(visit):
     page, seen = visit
     open_tab(page, "Travel")
     page.wait_for_selector(SLIDER)
+    page.locator(SLIDER).fill("3")
+    assert page.locator("#pf-travel [data-frame]:visible").get_attribute("data-frame") == "3"
     open_tab(page, "To a class")
     page.get_by_label("The class").click()
     page.get_by_role("option", name="8", exact=True).click()
     page.wait_for_selector("#pf-travel:has-text('makes it 8')")
     assert "Both ends are exact" in page.inner_text("#pf-travel")
+    # The slider stands at the picture that is seen.
+    shown = page.locator("#pf-travel [data-frame]:visible").get_attribute("data-frame")
+    assert page.input_value(SLIDER) == shown == "20"
     assert problems(seen) == []

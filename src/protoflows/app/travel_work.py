@@ -14,6 +14,7 @@ from protoflows.explain.readout import read_out
 from protoflows.model import ProtoFlow
 
 _AT_ONCE = 8
+_FRESH = 1001
 _SMALL, _MEDIUM = 1024, 4096  # values per image
 
 
@@ -100,7 +101,8 @@ def way_to_class(
     report(1)
     images, _ = found.way(model, 0, steps_for(model))
     report(2)
-    answers = read_out(model, images, samples=_draws_for(model), seed=1)
+    # Noise that neither the search nor its verdict has seen.
+    answers = read_out(model, images, samples=_draws_for(model), seed=_FRESH)
     report(3)
     extras = model.extras
     known = extras is not None and extras.log_prob_quantiles is not None
@@ -109,9 +111,9 @@ def way_to_class(
     if bool(found.success[0]):
         said = (
             f"The least change found in z that makes it {name}: "
-            f"{100 * float(found.posterior[0, target]):.0f} % with noise that the search has not "
-            f"seen; pixels change by {100 * float(found.pixel_change[0]):.1f} % of their range on "
-            "average."
+            f"{100 * float(answers.posterior[-1, target]):.0f} % with noise that the search has "
+            f"not seen; pixels change by {100 * float(found.pixel_change[0]):.1f} % of their range "
+            "on average."
         )
     else:
         said = f"No change was found that makes it {name}: the way ends at the nearest prototype."

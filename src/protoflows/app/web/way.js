@@ -17,3 +17,11 @@ element.addEventListener("input", (event) => {
   const seen = way.querySelector("[data-frame]:not([hidden]) p");
   if (seen) slider.setAttribute("aria-valuetext", seen.textContent);
 });
+// New pictures come with one of them seen, but the slider stays where the hand has left it.
+new MutationObserver(() => {
+  element.querySelectorAll(".pf-way").forEach((way) => {
+    const seen = way.querySelector("[data-frame]:not([hidden])");
+    const slider = way.querySelector("input[type=range]");
+    if (seen && slider) slider.value = seen.dataset.frame;
+  });
+}).observe(element, { childList: true, subtree: true, attributes: true, attributeFilter: ["hidden"] });
