@@ -51,6 +51,19 @@ def test_elbo_is_class_conditional_in_bits_per_dim():
     assert found.cross_entropy is None
 
 
+@pytest.mark.parametrize(("share", "weight"), [(0.0, 2.0), (0.3, 2.0), (0.5, 1.0), (0.9, 0.5)])
+def test_elbo_weight_falls_in_the_second_third(share, weight):
+    config = LossConfig(**(OFF | {"cross_entropy": 0.0, "elbo": 2.0, "elbo_final": 0.5}))
+    found = losses([0, 1], config, share=share)
+    assert float(found.total) == pytest.approx(weight * float(found.elbo))
+
+
+@pytest.mark.parametrize(("start", "final"), [(1.0, 0.0), (1.0, -1.0), (0.0, 0.5)])
+def test_elbo_weights_that_cannot_fall_are_refused(start, final):
+    with pytest.raises(ValueError, match=r"loss\.elbo_final"):
+        LossConfig(elbo=start, elbo_final=final)
+
+
 def test_unlabelled_images_enter_through_the_marginal():
     config = LossConfig(**(OFF | {"elbo": 1.0}))
     found = losses([0, -1], config)

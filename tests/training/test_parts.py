@@ -12,7 +12,7 @@ from protoflows.flows.nets import BatchNorm
 from protoflows.training import MovingAverage, OptimConfig
 from protoflows.training.checkpoint import read_checkpoint, write_checkpoint
 from protoflows.training.progress import Progress
-from protoflows.training.schedule import lr_factor
+from protoflows.training.schedule import lr_factor, share_done
 from protoflows.training.seeds import SECOND_VIEW, TRAIN, image_noise_seeds
 from protoflows.training.task import Sums
 
@@ -36,6 +36,14 @@ def test_limited_time_brings_the_learning_rate_down():
     assert lr_factor(config, 1, 10, elapsed=5.0) == pytest.approx(0.5)
     assert lr_factor(config, 1, 10, elapsed=10.0) == pytest.approx(0.0, abs=1e-12)
     assert lr_factor(config, 500, 10, elapsed=0.0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("step", "elapsed", "share"), [(0, 0.0, 0.0), (50, 1.0, 0.25), (50, 5.0, 0.5), (300, 0.0, 1.0)]
+)
+def test_share_done_counts_steps_or_time(step, elapsed, share):
+    config = OptimConfig(epochs=10, max_minutes=10.0)
+    assert share_done(config, step, 20, elapsed) == pytest.approx(share)
 
 
 def test_constant_schedule():

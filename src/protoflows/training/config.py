@@ -22,6 +22,9 @@ class LossConfig:
             barely right; above 1 the term asks for margins that noise does not undo.
         elbo: Weight of the class-conditional bound on -log p(x|y), in bits per dimension. Images
             without a label enter through -log p(x).
+        elbo_final: What that weight comes down to: it stays in the first third of training, falls
+            geometrically in the second, and is this in the last. The density of images is learned
+            first, the borders between classes have the last word. None: it stays.
         consistency: Weight of the consistency term (`eq:Lconsistency`), in bits per dimension. It
             needs a second view of every image, and one more forward pass.
         consistency_ramp_epochs: Epochs over which that weight rises linearly from 0.
@@ -32,6 +35,7 @@ class LossConfig:
     cross_entropy: float = 1.0
     temperature: float = 1.0
     elbo: float = 1.0
+    elbo_final: float | None = None
     consistency: float = 1.0
     consistency_ramp_epochs: float = 50.0
     diversity: float = 1.0
@@ -50,6 +54,11 @@ class LossConfig:
         if self.cross_entropy == 0 and self.elbo == 0:
             raise ValueError(
                 "loss.cross_entropy and loss.elbo are both 0: one of them has to tell classes apart"
+            )
+        if self.elbo_final is not None and not (0 < self.elbo_final < math.inf and self.elbo > 0):
+            raise ValueError(
+                "loss.elbo_final must be above 0 (or null), and loss.elbo with it, got "
+                f"elbo_final={self.elbo_final} and elbo={self.elbo}"
             )
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"loss.temperature must be above 0, got {self.temperature}")

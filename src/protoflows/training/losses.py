@@ -49,6 +49,7 @@ def classifier_losses(
     *,
     second_view_class: Tensor | None = None,
     epoch: float = math.inf,
+    share: float = 0.0,
     mixtures: ClassMixtures | None = None,
 ) -> Losses:
     """The paper's objective with its ablated ELBO term (`eq:Ltotal`).
@@ -64,6 +65,7 @@ def classifier_losses(
         config: Weights of the terms.
         second_view_class: Predicted class of each second view, (N,); None switches consistency off.
         epoch: Where training is, in epochs, for the consistency term's ramp.
+        share: How much of training is done, from 0 to 1, for the ELBO term's weight.
         mixtures: For the diversity term; None switches it off.
     """
     known = labels >= 0
@@ -80,7 +82,7 @@ def classifier_losses(
         own = pick(class_log_prob, labels.clamp_min(0))
         log_prob = own if bool(known.all()) else torch.where(known, own, joint.logsumexp(1))
         elbo = bits_per_dim(log_prob, dims).mean()
-        total = total + config.elbo * elbo
+        total = total + elbo_weight(share, config) * elbo
     if config.consistency and second_view_class is not None:
         consistency = bits_per_dim(pick(class_log_prob, second_view_class), dims).mean()
         total = total + config.consistency * ramp(epoch, config) * consistency
@@ -100,6 +102,20 @@ def ramp(epoch: float, config: LossConfig) -> float:
     if config.consistency_ramp_epochs == 0:
         return 1.0
     return min(1.0, epoch / config.consistency_ramp_epochs)
+
+
+def elbo_weight(share: float, config: LossConfig) -> float:
+    """The ELBO term's weight: w in the first third, w^(1-s)·v^s over the second, v in the last.
+
+    Example:
+        >>> config = LossConfig(elbo=1.0, elbo_final=0.25)
+        >>> [elbo_weight(share, config) for share in (0.0, 1 / 3, 0.5, 2 / 3, 1.0)]
+        [1.0, 1.0, 0.5, 0.25, 0.25]
+    """
+    if config.elbo_final is None:
+        return config.elbo
+    fallen = min(1.0, max(0.0, 3 * share - 1))
+    return config.elbo ** (1 - fallen) * config.elbo_final**fallen
 
 
 def pick(table: Tensor, columns: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from protoflows.training.config import TrainConfig
 from protoflows.training.datamodule import training_order, validation_batches
 from protoflows.training.ema import MovingAverage, copy_into
 from protoflows.training.progress import Progress
-from protoflows.training.schedule import lr_factor
+from protoflows.training.schedule import lr_factor, share_done
 from protoflows.training.task import Step, Sums, Task, Where
 
 
@@ -134,6 +134,12 @@ class TrainingModule(LightningModule):
             total,
             self.batches.share(progress.batch),
             self.batches.size_of(progress.batch),
+            share_done(
+                self.config.optim,
+                progress.step,
+                math.ceil(total / accumulate),
+                progress.elapsed,
+            ),
         )
         step = self.task.step(batch, where)
         bad_terms = [] if bool(step.losses.total.isfinite()) else step.losses.not_finite()

@@ -7,6 +7,21 @@ import math
 from protoflows.training.config import OptimConfig
 
 
+def share_done(config: OptimConfig, step: int, steps_per_epoch: int, elapsed: float = 0.0) -> float:
+    """How much of training is done, from 0 to 1: of its steps, or of its time if that is more.
+
+    Args:
+        config: The optimiser's settings.
+        step: Steps already made.
+        steps_per_epoch: Steps in one epoch.
+        elapsed: Minutes of training so far.
+    """
+    done = step / (config.epochs * steps_per_epoch)
+    if config.max_minutes is not None:
+        done = max(done, elapsed / config.max_minutes)
+    return min(1.0, done)
+
+
 def lr_factor(config: OptimConfig, step: int, steps_per_epoch: int, elapsed: float = 0.0) -> float:
     """Factor on every learning rate for optimiser step `step` (counted from 0).
 

@@ -39,6 +39,7 @@ class Where(NamedTuple):
         batches: Batches of an epoch.
         share: This process's part of the global batch.
         size: Images of the global batch.
+        share_done: How much of training is done, from 0 to 1.
     """
 
     epoch: int
@@ -46,6 +47,7 @@ class Where(NamedTuple):
     batches: int
     share: slice
     size: int
+    share_done: float = 0.0
 
 
 class Sums(NamedTuple):
@@ -146,6 +148,7 @@ class ClassifierTask:
             config.loss,
             second_view_class=second,
             epoch=where.epoch + where.batch / where.batches,
+            share=where.share_done,
             mixtures=None if self.em else mixtures,
         )
         sums = classifier_sums(class_log_prob.detach(), batch.y, self.model)
