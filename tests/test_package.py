@@ -2,17 +2,24 @@ import ast
 import importlib.resources
 import importlib.util
 import inspect
+import os
 import re
 import socket
 import subprocess
 import sys
+import tarfile
+import zipfile
 from importlib.metadata import entry_points, version
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import protoflows
 from protoflows.cli.main import main
 
+ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "lightning", "sklearn", "numpy", "matplotlib")
 
 
@@ -180,3 +187,76 @@ def test_tests_can_use_local_sockets():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
         client.connect(server.getsockname())
         assert client.getpeername() == server.getsockname()
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """Wheel and sdist as `python -m build` makes them, but with what is installed here."""
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling", reason="building without the network needs hatchling")
+    out = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def test_the_wheel_holds_all_that_the_package_needs(distributions):
+    with zipfile.ZipFile(distributions[0]) as wheel:
+        held = set(wheel.namelist())
+    source = ROOT / "src"
+    needed = {
+        file.relative_to(source).as_posix()
+        for file in (source / "protoflows").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    for kind in ("recipes/compact.yaml", "paper_tables.csv", "app/web/style.css", "py.typed"):
+        assert any(name.endswith(kind) for name in needed), kind
+    assert any(name.endswith("models/digits/model.safetensors") for name in needed)
+    # What somebody is writing beside this test may have come after the wheel.
+    tracked = subprocess.run(
+        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    known = {name.removeprefix("src/") for name in tracked} or needed
+    assert needed & known <= held
+    assert not [name for name in held if name.startswith(("tests", "docs", "benchmarks"))]
+
+
+def test_the_sdist_can_be_tested(distributions):
+    with tarfile.open(distributions[1]) as sdist:
+        held = {name.split("/", 1)[-1] for name in sdist.getnames()}
+    assert {"Makefile", "README.md", "CONTRIBUTING.md", "LICENSE", "NOTICE"} <= held
+    assert {"tests/conftest.py", "docs/index.md", "docs/conf.py", "pyproject.toml"} <= held
+    assert not [name for name in held if name.startswith("docs/_build") or "__pycache__" in name]
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_explains_a_picture(distributions, tmp_path):
+    home, place = tmp_path / "site", tmp_path / "work"
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--target", str(home)]
+    subprocess.run([sys.executable, "-m", "pip", *words, str(distributions[0])], check=True)
+    place.mkdir()
+    ramp = np.linspace(0, 255, 64).astype(np.uint8).reshape(8, 8)
+    Image.fromarray(ramp).save(place / "some.png")
+
+    def run(*words):
+        # PYTHONPATH goes before this environment, whose protoflows is the source.
+        return subprocess.run(
+            [sys.executable, *words], cwd=place, capture_output=True, text=True, timeout=600,
+            env={**os.environ, "PYTHONPATH": str(home)},
+        )  # fmt: skip
+
+    where = run("-c", "import protoflows; print(protoflows.__file__)").stdout
+    assert where.startswith(str(home))
+    said = run("-m", "protoflows", "--version")
+    assert said.stdout == f"protoflows {protoflows.__version__}\n"
+    done = run("-m", "protoflows", "explain", "digits", "some.png", "--out", "why/")
+    assert done.returncode == 0, done.stderr
+    assert {file.name for file in (place / "why").iterdir()} == {
+        "why.html",
+        "why.json",
+        "why.png",
+    }

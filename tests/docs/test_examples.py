@@ -1,9 +1,9 @@
 """What README and docs tell a reader to type works as it stands.
 
 Python blocks of a page run in order in one namespace, in an empty folder, with the model that ships
-and scikit-learn's digits. A block that cannot run (it needs a GPU or other data) says so and why in a
-comment before it: <!-- not run: needs CIFAR-10 -->. Every command of a shell block is parsed by the
-command's own parser; those of a block after <!-- run --> run as well.
+and scikit-learn's digits. A block that cannot run (it needs a GPU or other data) says so and why in
+a comment before it: <!-- not run: needs CIFAR-10 -->. Every command of a shell block is parsed by
+the command's own parser; those of a block after <!-- run --> run as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
@@ -66,12 +65,10 @@ def test_examples_run(page, tmp_path, monkeypatch, capsys):
 
 
 def test_the_quickstart_leaves_what_it_promises(tmp_path, monkeypatch, capsys):
-    """What is printed there is what the command prints, but for digits that machines disagree on."""
+    """What is shown there is what the command prints, but for figures that machines differ in."""
     (page,) = [page for page in PAGES if page.name == "quickstart.md"]
     found = blocks(page)
-    save, explain, shown = (
-        next(b for b in found if b.language == language) for language in ("python", "sh", "text")
-    )
+    save, shown = (next(b for b in found if b.language == kind) for kind in ("python", "text"))
     explain = next(b for b in found if b.mark == RUN)
     monkeypatch.chdir(tmp_path)
     exec(save.code, {})
@@ -197,21 +194,17 @@ def test_pictures_are_small():
         assert picture.stat().st_size < 150_000, picture.name
 
 
-def test_examples_are_found_where_they_are(tmp_path):
-    page = ROOT / "docs" / "quickstart.md"
-    first = blocks(page)[0]
-    assert page.read_text().splitlines()[first.line - 1] == f"```{first.language}"
-    text = "<!-- not run: needs a GPU -->\n```python\nx\n```\n\n```sh\na && b \\\n  -m protoflows c # d\n```\n"
-    made = ROOT / "docs" / "none.md"
-    blocks_of = [Block("none.md", 0, "sh", "", "a && b \\\n  -m protoflows c # d\n")]
-    assert not made.exists()
-    assert commands(blocks_of[0]) == [["a"], ["b", "-m", "protoflows", "c"]]
-    assert program_words(commands(blocks_of[0])[1]) == ["c"]
-    assert program_words(["git", "clone"]) is None
-    file: Path = tmp_path / "page.md"
+def test_examples_are_found_where_they_are(tmp_path, monkeypatch):
+    text = (
+        "<!-- not run: needs a GPU -->\n```python\nx\n```\n\n"
+        "```sh\na && b \\\n  -m protoflows c # d\n```\n"
+    )
+    file = tmp_path / "page.md"
     file.write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.docs.examples.ROOT", tmp_path)
-        python, shell = blocks(file)
+    monkeypatch.setattr("tests.docs.examples.ROOT", tmp_path)
+    python, shell = blocks(file)
     assert (python.reason, python.code, python.line) == ("needs a GPU", "x\n", 2)
     assert (shell.reason, shell.mark, shell.line) == ("", "", 6)
+    assert commands(shell) == [["a"], ["b", "-m", "protoflows", "c"]]
+    assert program_words(commands(shell)[1]) == ["c"]
+    assert program_words(["git", "clone"]) is None
