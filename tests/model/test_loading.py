@@ -85,6 +85,7 @@ def test_a_mistyped_run_is_not_looked_for_on_the_hub(shipped, monkeypatch):
 
 
 def test_nothing_of_that_name(shipped):
+    (shipped / ".toyy").mkdir()  # hidden folders are nobody's models
     with pytest.raises(FileNotFoundError, match=r"ship with protoflows: toy; did you mean toy\?"):
         load_function("toyy")
 

@@ -95,7 +95,11 @@ def _unfinished(path: Path) -> str:
 
 
 def _not_found(name: str | Path, path: Path, shipped: tuple[str, ...]) -> str:
-    siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+    siblings = []
+    if path.parent.is_dir():
+        siblings = [
+            p.name for p in path.parent.iterdir() if p.is_dir() and not p.name.startswith(".")
+        ]
     near = [str(path.parent / n) for n in difflib.get_close_matches(path.name, siblings, 2, 0.6)]
     near += difflib.get_close_matches(str(name), shipped, 1, 0.6)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
