@@ -27,7 +27,7 @@ def counterfactuals(material: Material) -> Section:
         )  # fmt: skip
         figure = draw_counterfactuals(found, material.levels, material.class_names, len(shown))
         body = [
-            picture(figure, "Images, what became of them, and the change of brightness."),
+            picture(figure, "Images, what became of them, and what changed."),
             paragraph(f"{int(found.success.sum())} of {len(shown)} reached their class."),
         ]
     return Section(
@@ -35,7 +35,8 @@ def counterfactuals(material: Material) -> Section:
         "For each image of the section above, the least change in latent space after which the "
         "model gives it another class: the runner-up where it was right, the true class where it "
         "was wrong. The result is an image of whole numbers that was shown to the model anew, with "
-        "fresh noise. The map shows what became brighter (orange) and darker (purple).",
+        "fresh noise. The map shows what became brighter (orange) and darker (purple), of "
+        "coloured images how much changed.",
         "It is the least change along two kinds of path, towards the prototype and parallel to the "
         "way between prototypes, not the least of all. It says what changes the model's mind, not "
         "what makes something another thing in the world. A low percentile of log p(x) means that "
