@@ -1,6 +1,7 @@
 """Speed and memory of the Monte-Carlo passes against the bare flow.
 
     python benchmarks/evaluation.py                               # 32x32x3, C=10, K=10
+    python benchmarks/evaluation.py --run RUN --out results/evaluation_speed.csv  # a run's model
     python benchmarks/evaluation.py --classes 100 --seconds 60
     python benchmarks/evaluation.py --memory                      # more images and more draws
 
@@ -14,19 +15,21 @@ set of a process of its own, less what it holds before the first pass.
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from protoflows.evaluation import run_passes
 from protoflows.flows import DenseFlowConfig
-from protoflows.model import ModelConfig, ProtoFlow, evaluating, image_seeds
+from protoflows.model import ModelConfig, ProtoFlow, evaluating, image_seeds, load
 from protoflows.prototypes import PrototypeConfig
 
 EVERYTHING = ("robustness", "distances", "curve")
@@ -36,7 +39,9 @@ EAGER = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
 def make_model(options: argparse.Namespace) -> ProtoFlow:
-    """A flow of a tenth of the paper's cost, with as many prototypes as asked for."""
+    """A run's model, or a flow of a tenth of the paper's cost with as many prototypes as asked."""
+    if options.run is not None:
+        return load(options.run)
     size = options.size
     flow = DenseFlowConfig(
         (3, size, size), 256, (2, 2, 1), (2, 2, 4), (24, 24, 24), net_depth=3, net_growth=24
@@ -45,10 +50,12 @@ def make_model(options: argparse.Namespace) -> ProtoFlow:
     return ProtoFlow(ModelConfig(options.classes, flow, PrototypeConfig(options.prototypes))).eval()
 
 
-def make_images(num: int, size: int) -> Tensor:
+def make_images(model: ProtoFlow, num: int) -> Tensor:
     """Random pixels: what they show costs nothing."""
+    config = model.config.flow
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (num, 3, size, size), generator=generator, dtype=torch.uint8)
+    shape = (num, *config.image_shape)
+    return torch.randint(0, config.levels, shape, generator=generator, dtype=torch.uint8)
 
 
 @torch.no_grad()
@@ -70,7 +77,8 @@ def scored(model: ProtoFlow, x: Tensor, samples: int, batch: int) -> int:
 
 def measure_speed(options: argparse.Namespace) -> None:
     """Print passes per second of both, and their ratio."""
-    model, x = make_model(options), make_images(options.images, options.size)
+    model = make_model(options)
+    x = make_images(model, options.images)
     for run in (bare, scored):  # caches of the weights, and the allocator
         run(model, x[: options.batch], 1, options.batch)
     rates: dict[str, list[float]] = {"bare": [], "scored": []}
@@ -84,16 +92,29 @@ def measure_speed(options: argparse.Namespace) -> None:
             rates[run.__name__].append(passes / (time.perf_counter() - begin))
         turn += 1
     ratios = [s / b for s, b in zip(rates["scored"], rates["bare"], strict=True)]
-    dims = model.config.flow.latent_dims
-    print(
-        f"{options.images} images, {options.samples} draws, batch {options.batch}, "
-        f"C={options.classes}, K={options.prototypes}, D={dims}, "
-        f"{torch.get_num_threads()} thread(s)"
-    )
-    for name, values in rates.items():
-        print(f"{name:<8} {statistics.median(values):8.1f} passes/s")
-    low, high = min(ratios), max(ratios)
-    print(f"ratio    {statistics.median(ratios):8.3f} (of {turn} turns: {low:.3f} to {high:.3f})")
+    classes, prototypes = model.mixtures.mask.shape
+    rows = [
+        ("model", Path(options.run).name if options.run is not None else "random weights"),
+        ("images", str(options.images)),
+        ("draws", str(options.samples)),
+        ("batch", str(options.batch)),
+        ("C, K, D", f"{classes}, {prototypes}, {model.config.flow.latent_dims}"),
+        ("threads", str(torch.get_num_threads())),
+        *(
+            (f"{name}, passes per second", f"{statistics.median(values):.1f}")
+            for name, values in rates.items()
+        ),
+        (
+            f"scored / bare, median of {turn} turns [lowest, highest]",
+            f"{statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]",
+        ),
+    ]
+    for what, value in rows:
+        print(f"{what:<56} {value}")
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        with options.out.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([("what", "value"), *rows])
 
 
 def measure_memory(options: argparse.Namespace) -> None:
@@ -106,6 +127,7 @@ def measure_memory(options: argparse.Namespace) -> None:
         for name in ("classes", "prototypes", "size", "batch"):
             words += [f"--{name}", str(getattr(options, name))]
         words += ["--samples", str(samples)]
+        words += ["--run", options.run] if options.run is not None else []
         found = subprocess.run(
             words, check=True, capture_output=True, text=True, env={**os.environ, **EAGER}
         )
@@ -114,7 +136,8 @@ def measure_memory(options: argparse.Namespace) -> None:
 
 def child(options: argparse.Namespace) -> None:
     """Run one case of `measure_memory` and print its rise."""
-    model, x = make_model(options), make_images(options.images, options.size)
+    model = make_model(options)
+    x = make_images(model, options.images)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     scored(model, x, options.samples, options.batch)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -132,6 +155,8 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--run", help="a run, or a saved model, instead of random weights")
+    parser.add_argument("--out", type=Path, help="CSV to write the speed to")
     parser.add_argument("--memory", action="store_true", help="memory instead of speed")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

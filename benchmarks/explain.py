@@ -1,24 +1,28 @@
 """How long heatmaps take, and what explanations of a run reach.
 
-    python benchmarks/explain.py                            # heatmaps, random weights, 3x32x32
-    python benchmarks/explain.py --run RUN --images 1000    # a trained run as well
+    python benchmarks/explain.py --out results/explain.csv      # heatmaps, random weights, 3x32x32
+    python benchmarks/explain.py --run RUN --images 1000 --out results/explain-mnist.csv
+    python benchmarks/explain.py --run RUN --only counterfactuals
 
 The first part compares the heatmaps of one image under all prototypes with encoding as many images
-as it has patches, and with one pass per patch and prototype. The second measures, on test images:
-the exact decomposition, the ends of interpolations, counterfactuals to a random other class, and
-the relevance ordering test.
+as it has patches, and with one pass per patch and prototype. The others measure, on test images of
+a run: the exact decomposition, the ends of interpolations, counterfactuals to a random other class,
+and the relevance ordering test. The table is written anew after each part.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from protoflows.evaluation.estimate import wilson_interval
 from protoflows.explain.attribution import attribute_classes, attribute_prototypes
 from protoflows.explain.counterfactual import find_counterfactuals
 from protoflows.explain.faithfulness import relevance_ordering
@@ -27,6 +31,8 @@ from protoflows.explain.parts import PrototypeParts, default_patch, patch_grid
 from protoflows.flows import DenseFlowConfig
 from protoflows.model import ModelConfig, ProtoFlow
 from protoflows.prototypes import PrototypeConfig
+
+Rows = list[tuple[str, str]]
 
 
 def seconds(make: Callable[[], object], repeats: int) -> float:
@@ -53,118 +59,179 @@ def random_model(classes: int, prototypes: int, width: int) -> ProtoFlow:
 
 
 @torch.no_grad()
-def heatmap_times(model: ProtoFlow, x: Tensor, baseline: Tensor, repeats: int) -> None:
-    """Print the times of the heatmaps of one image."""
+def heatmap_times(options: argparse.Namespace) -> Rows:
+    """Times of the heatmaps of one image."""
+    model = random_model(options.classes, options.prototypes, options.width)
+    generator = torch.Generator().manual_seed(options.seed)
+    x = torch.randint(0, 256, (1, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    baseline = torch.full((3, 32, 32), 128.0)
     patch = default_patch(model)
-    rows, _, _ = patch_grid((x.shape[2], x.shape[3]), patch)
-    num, prototypes = len(rows), int(model.mixtures.mask.sum())
-    many = x[:1].expand(num, *x.shape[1:]).contiguous()
+    num = len(patch_grid((32, 32), patch)[0])
+    prototypes = int(model.mixtures.mask.sum())
+    many = x.expand(num, 3, 32, 32).contiguous()
     parts = PrototypeParts(model)
 
     def heat() -> object:
-        return parts.attribute(x[:1], baseline, (0, 0), patch=patch, perturbations_per_eval=num)
+        return parts.attribute(x, baseline, (0, 0), patch=patch, perturbations_per_eval=num)
 
     # Turn about, so that a machine that slows down slows both.
     encode, attribute = [], []
-    for _ in range(repeats):
+    for _ in range(options.repeats):
         encode.append(seconds(lambda: model.encode(many, temperature=0.0), 1))
         attribute.append(seconds(heat, 1))
     one = seconds(
-        lambda: model.prototype_log_likelihood(model.encode(many[:1], temperature=0.0))[:, 0, 0],
-        repeats,
+        lambda: model.prototype_log_likelihood(model.encode(x, temperature=0.0))[:, 0, 0],
+        options.repeats,
     )
-    whole, plain = statistics.median(attribute), statistics.median(encode)
-    print(
-        f"{num} patches of {patch}x{patch}, {prototypes} prototypes, {x.shape[1:].numel()} values"
-    )
-    print(f"encoding {num} images              {1000 * plain:9.1f} ms")
-    print(f"heatmaps of all prototypes        {1000 * whole:9.1f} ms   {whole / plain:.2f} times")
+    ratios = [a / e for a, e in zip(attribute, encode, strict=True)]
     naive = one * num * prototypes
-    print(
-        f"a pass per patch and prototype    {1000 * naive:9.0f} ms   {naive / whole:.0f} times "
-        "(one pass measured)"
-    )
+    return [
+        ("heatmaps: patches", f"{num} of {patch}x{patch}"),
+        ("heatmaps: prototypes", str(prototypes)),
+        (f"heatmaps: encoding {num} images, ms", f"{1000 * statistics.median(encode):.1f}"),
+        ("heatmaps: all prototypes, ms", f"{1000 * statistics.median(attribute):.1f}"),
+        ("heatmaps: times encoding", _spread(ratios)),
+        ("heatmaps: a pass per patch and prototype, ms (one measured)", f"{1000 * naive:.0f}"),
+        ("heatmaps: times faster than that", f"{naive / statistics.median(attribute):.0f}"),
+    ]
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
 
 
 @torch.no_grad()
-def run_figures(run: str, data_root: str | None, images: int, seed: int) -> None:
-    """Print what the explanations of a run reach on its test images."""
-    from protoflows.cli.run_data import open_run
-
-    opened = open_run(run, data_root=data_root)
-    model, split = opened.model, opened.split("test")
-    x = split.images[:images]
-    generator = torch.Generator().manual_seed(seed)
+def decomposition(model: ProtoFlow, x: Tensor, options: argparse.Namespace) -> Rows:
+    """|sum − log-odds| as a share of the terms' magnitudes, the worst of many pairs."""
     classes = model.config.num_classes
-
-    enc = model.encode(x[:32], seed=seed)
+    enc = model.encode(x[:32], seed=options.seed)
+    first = {c: (c, int(model.mixtures.mask[c].nonzero()[0])) for c in range(classes)}
     errors = []
-    for target, against in ((0, 1), (classes - 1, 0)):
+    for c in range(classes):
+        other = (c + 1) % classes
         for found in (
-            attribute_classes(model, enc, target, against),
-            attribute_prototypes(
-                model, enc, *((c, int(model.mixtures.mask[c].nonzero()[0])) for c in
-                              (target, against)),
-            ),
-        ):  # fmt: skip
+            attribute_classes(model, enc, c, other),
+            attribute_prototypes(model, enc, first[c], first[other]),
+        ):
             errors.append(float(((found.total - found.log_odds).abs() / found.magnitude).max()))
-    print(f"decomposition: |sum - log-odds| ≤ {max(errors):.1e} of the terms' magnitudes")
+    what = f"decomposition: |sum - log-odds| / sum |terms|, worst of {len(errors) * len(x[:32])}"
+    return [(what, f"{max(errors):.2g}")]
 
-    pairs = min(len(x) // 2, 50)
+
+def interpolation(model: ProtoFlow, x: Tensor, options: argparse.Namespace) -> Rows:
+    """Pairs of images whose interpolations end in them, every pixel."""
+    pairs = min(len(x) // 2, options.pairs)
     exact = 0
     for a, b in zip(x[:pairs], x[pairs : 2 * pairs], strict=True):
-        ends = interpolate(model, a, b, steps=2, samples=1, seed=seed).images
+        ends = interpolate(model, a, b, steps=2, samples=1, seed=options.seed).images
         exact += int(torch.equal(ends[0], a.cpu()) and torch.equal(ends[1], b.cpu()))
-    print(f"interpolation: both ends identical for {exact} of {pairs} pairs")
+    return [("interpolation: both ends identical, pairs", f"{exact} of {pairs}")]
 
+
+@torch.no_grad()
+def counterfactuals(model: ProtoFlow, x: Tensor, options: argparse.Namespace) -> Rows:
+    """Counterfactuals to a random other class."""
+    generator = torch.Generator().manual_seed(options.seed)
+    classes = model.config.num_classes
     start = time.perf_counter()
-    source = model.predict(x, samples=4, seed=seed).cpu()
+    source = model.predict(x, samples=4, seed=options.seed).cpu()
     target = (source + torch.randint(1, classes, (len(x),), generator=generator)) % classes
-    cf = find_counterfactuals(model, x, target, seed=seed)
+    found = find_counterfactuals(model, x, target, seed=options.seed)
     took = time.perf_counter() - start
-    print(
-        f"counterfactuals: {100 * float(cf.success.double().mean()):.1f} % of {len(x)} reach a "
-        f"random other class, pixels change by {100 * float(cf.pixel_change.median()):.2f} % "
-        f"(median), {took:.0f} s"
-    )
-    if cf.percentile is not None:
-        low, middle, high = cf.percentile.quantile(torch.tensor([0.25, 0.5, 0.75]).double())
-        print(f"  percentile of log p(x): {middle:.0f} (quartiles {low:.0f} and {high:.0f})")
+    reached = int(found.success.sum())
+    low, high = wilson_interval(reached, len(x))
+    rows = [
+        ("counterfactuals: images", str(len(x))),
+        ("counterfactuals: of the target's class", f"{reached / len(x):.4f}"),
+        ("counterfactuals: 95 % interval", f"{low:.4f} to {high:.4f}"),
+        ("counterfactuals: pixel change, median", f"{float(found.pixel_change.median()):.4f}"),
+        (
+            "counterfactuals: latent distance in std, median",
+            f"{float(found.distance.median()):.3f}",
+        ),
+        ("counterfactuals: seconds", f"{took:.0f}"),
+    ]
+    if found.percentile is not None:
+        quartiles = found.percentile.quantile(torch.tensor([0.5, 0.25, 0.75]).double()).tolist()
+        text = f"{quartiles[0]:.1f} [{quartiles[1]:.1f}, {quartiles[2]:.1f}]"
+        rows.append(("counterfactuals: log p(x) percentile, median [quartiles]", text))
+    return rows
 
+
+def relevance(model: ProtoFlow, x: Tensor, options: argparse.Namespace) -> Rows:
+    """The relevance ordering test against both controls."""
     patch = default_patch(model)
+    rows = []
     for control in ("pixels", "patches"):
+        start = time.perf_counter()
         test = relevance_ordering(
-            model, x[: min(len(x), 200)], patch=patch, stride=max(1, patch // 2), control=control,
-            seed=seed,
+            model, x[: options.relevance_images], patch=patch, stride=max(1, patch // 2),
+            control=control, seed=options.seed,
         )  # fmt: skip
-        mean, low, high = test.gap_interval()
-        print(
-            f"relevance ordering against random {control}: gap {mean:+.2f} nats "
-            f"[{low:+.2f}, {high:+.2f}], p = {test.p_value():.2g}, {len(test.gap)} images"
-        )
+        gap, low, high = test.gap_interval()
+        name = f"relevance, random {control}:"
+        rows += [
+            (f"{name} images", str(len(test.gap))),
+            (f"{name} median gap in nats [95 %]", f"{gap:.1f} [{low:.1f}, {high:.1f}]"),
+            (f"{name} random orders beaten", f"{float(test.wins.mean()):.4f}"),
+            (f"{name} p (rank test)", f"{test.p_value():.2g}"),
+            (f"{name} seconds", f"{time.perf_counter() - start:.0f}"),
+        ]
+    return rows
+
+
+PARTS = {
+    "decomposition": decomposition,
+    "interpolation": interpolation,
+    "counterfactuals": counterfactuals,
+    "relevance": relevance,
+}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--run", default=None, help="a trained run")
     parser.add_argument("--data-root", default=None, help="folder that holds the run's data set")
+    parser.add_argument("--only", nargs="+", choices=("heatmaps", *PARTS), help="these parts alone")
     parser.add_argument("--images", type=int, default=1000, help="test images of the run")
+    parser.add_argument("--relevance-images", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=50, help="of images to interpolate between")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--prototypes", type=int, default=10)
     parser.add_argument("--width", type=int, default=32, help="channels of the random flow's nets")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=None, help="torch threads (default: all)")
-    arguments = parser.parse_args()
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
-    model = random_model(arguments.classes, arguments.prototypes, arguments.width)
-    generator = torch.Generator().manual_seed(arguments.seed)
-    x = torch.randint(0, 256, (1, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    heatmap_times(model, x, torch.full((3, 32, 32), 128.0), arguments.repeats)
-    if arguments.run is not None:
-        run_figures(arguments.run, arguments.data_root, arguments.images, arguments.seed)
+    parser.add_argument("--out", type=Path, default=None, help="CSV to write")
+    options = parser.parse_args()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    wanted = options.only or ("heatmaps", *(PARTS if options.run is not None else ()))
+    if options.run is None and set(wanted) != {"heatmaps"}:
+        parser.error("--only: all parts but heatmaps need --run")
+    rows: Rows = [("threads", str(torch.get_num_threads()))]
+    if options.run is not None:
+        from protoflows.cli.evaluate import limited
+        from protoflows.cli.run_data import open_run
+
+        opened = open_run(options.run, data_root=options.data_root)
+        # Every class by its share, in an order that has nothing to do with them.
+        images = limited(opened, "test", options.images).images
+        generator = torch.Generator().manual_seed(options.seed)
+        x = images[torch.randperm(len(images), generator=generator)]
+        rows.append(("data", opened.bundle.name))
+    for part in wanted:
+        made = (
+            heatmap_times(options) if part == "heatmaps" else PARTS[part](opened.model, x, options)
+        )
+        for what, value in made:
+            print(f"{what:<62} {value}", flush=True)
+        rows += made
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            with options.out.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows([("what", "value"), *rows])
 
 
 if __name__ == "__main__":
