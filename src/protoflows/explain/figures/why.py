@@ -157,14 +157,16 @@ def _draw_prototype(
     _draw_query(axes, e, p)
     if first:
         axes.set_title("this: part and\ntop 5 % of pixels", fontsize=8.5)
-    _draw_map(figure.add_subplot(spec[row, 3]), p.heatmap, limits[0])
+    axes = figure.add_subplot(spec[row, 3])
+    _draw_map(figure, axes, p.heatmap, limits[0])
     if first:
         by = "z" if e.by == "latent" else "x"
-        figure.axes[-1].set_title(f"nats a patch adds\nto log p({by}|prototype)", fontsize=8.5)
+        axes.set_title(f"nats a patch adds\nto log p({by}|prototype)", fontsize=8.5)
     if p.contrast is not None:
-        _draw_map(figure.add_subplot(spec[row, 5]), p.contrast, limits[1])
+        axes = figure.add_subplot(spec[row, 5])
+        _draw_map(figure, axes, p.contrast, limits[1])
         if first:
-            figure.axes[-1].set_title("nats it adds to the\nlead over other classes", fontsize=8.5)
+            axes.set_title("nats it adds to the\nlead over other classes", fontsize=8.5)
     if p.retrieved is not None:
         axes = figure.add_subplot(spec[row, 7])
         show_image(axes, p.retrieved.image, e.levels)
@@ -174,11 +176,11 @@ def _draw_prototype(
         _draw_pair(figure, spec, row, e, p, first)
 
 
-def _draw_map(axes: Axes, heat: Tensor, limit: float) -> None:
+def _draw_map(figure: Figure, axes: Axes, heat: Tensor, limit: float) -> None:
     """Signed values with their scale beside them."""
     shown = show_heat(axes, heat, limit)
     bar = axes.inset_axes((1.03, 0.0, 0.06, 1.0))
-    axes.get_figure(root=True).colorbar(shown, cax=bar)
+    figure.colorbar(shown, cax=bar)
     bar.tick_params(labelsize=6, length=2)
 
 
