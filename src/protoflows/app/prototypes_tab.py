@@ -112,12 +112,9 @@ class PrototypesTab:
             self._show_open(asked)
             if pressed is self.all.pick:
                 asked.then(None, None, None, js=reveal("#pf-score"), **_PRIVATE)
-        for button, edit in (
-            (self.switch, self._switch),
-            (self.undo, lambda edits, *_: (edits[:-1], "")),
-            (self.reset, lambda *_: ((), "")),
-        ):
-            self._edits(button.click, edit, state)
+        self._edits(self.switch.click, self._switch, state)
+        self._edits(self.undo.click, lambda edits, _: (edits[:-1], ""), state)
+        self._edits(self.reset.click, lambda *_: ((), ""), state)
         self._edits(self.merge.click, self._merge, [*state, self.partner])
         for event in (self.rename.click, self.name.submit):
             self._edits(event, self._rename, [*state, self.name])

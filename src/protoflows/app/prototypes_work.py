@@ -152,5 +152,5 @@ def score_page(workspace: Workspace, edits: Edits, report: Progress) -> str:
     if not edits:
         return view.render_score(was, was, None, where)
     now = workspace.score(edits, split, report)
-    answers = (workspace.answers(done, split) for done in ((), edits))
-    return view.render_score(was, now, compare(*answers, split.labels), where)
+    before, after = workspace.answers((), split), workspace.answers(edits, split)
+    return view.render_score(was, now, compare(before, after, split.labels), where)
