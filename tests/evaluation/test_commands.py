@@ -13,6 +13,7 @@ import pytest
 
 from protoflows.cli.evaluate import main as evaluate_command
 from protoflows.cli.main import main
+from protoflows.evaluation.table import Column, table_rows
 from protoflows.training import train
 from tests.training.helpers import tiny_config
 
@@ -124,7 +125,22 @@ def test_out_of_distribution(run, tmp_path, capsys):
     assert main(words) == 0
     found = metrics(run)
     assert 0 <= found["ood_log_prob_auroc"] <= 1
-    assert "ood_log_prob_auroc" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "20 images of its own against 2 others" in printed
+    assert f"{found['ood_log_prob_auroc']:.4f} ±" in printed
+
+
+def test_other_data_that_is_not_there_is_said_before_the_passes(run, capsys, monkeypatch):
+    monkeypatch.setattr("protoflows.evaluation.evaluate", None)  # not reached
+    assert main(["evaluate", str(run), "--ood", str(run / "nothing")]) == 1
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_draws_of_densities_are_named_where_they_are_fewer():
+    column = Column("run", {"mc_samples": 100, "mc_samples_density": 4})
+    assert ["  for densities", "4"] in table_rows([column])
+    column = Column("run", {"mc_samples": 4, "mc_samples_density": 4})
+    assert [line[0] for line in table_rows([column])] == ["draws"]
 
 
 @pytest.mark.parametrize(("words", "message"), [

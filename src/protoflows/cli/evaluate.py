@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from protoflows.data import Split
 
 _UNFINISHED = "unfinished"
+_OOD = "ood_"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -107,6 +108,8 @@ def _evaluate(options: argparse.Namespace, rank: int) -> int:
     device = options.device or _default_device()
     opened = open_run(options.run, data_root=options.data_root, device=device)
     split = limited(opened, options.split, options.limit)
+    # Before the passes: what is wrong with the other data set is said at once.
+    other = _other_data(opened, split, options) if options.ood and rank == 0 else None
     out = Path(options.out).expanduser() if options.out else opened.folder
     store = out / TABLES / _UNFINISHED
     if options.fresh and rank == 0:
@@ -116,7 +119,7 @@ def _evaluate(options: argparse.Namespace, rank: int) -> int:
             opened.model, split, samples=options.mc, tta=options.tta,
             augment=opened.augment() if options.tta else None, adaptive=options.adaptive,
             verify=options.verify, batch_size=options.batch_size, seed=options.seed, store=store,
-            mismatch="refuse" if options.resume else "clear", progress=_show_progress,
+            mismatch="refuse" if options.resume else "clear", progress=show_progress,
         )  # fmt: skip
     except KeyboardInterrupt:
         print(
@@ -126,8 +129,8 @@ def _evaluate(options: argparse.Namespace, rank: int) -> int:
         return 130
     if rank != 0:
         return 0
-    if options.ood:
-        evaluation.metrics.update(_out_of_distribution(opened, split, options))
+    if other is not None:
+        evaluation.metrics.update(_out_of_distribution(opened, split, other, options))
     about = {"data": opened.bundle.name, "split": options.split, "seed": options.seed}
     write_report(out, evaluation, about, opened.model.config.class_names)
     shutil.rmtree(store, ignore_errors=True)
@@ -167,8 +170,24 @@ def render(title: str, dataset: str, metrics: dict[str, float | int]) -> str:
     own = Column(title, metrics)
     rows = [row for row in paper_rows_for(dataset) if not row.figures.get("pruned")]
     text = text_table([own, *(paper_column(row, [own]) for row in rows)])
-    others = sorted(name for name in metrics if name.startswith("ood_") and "stderr" not in name)
-    return "\n".join([text, *(f"{name}   {metrics[name]:.4f}" for name in others)])
+    ood = {n.removeprefix(_OOD): value for n, value in metrics.items() if n.startswith(_OOD)}
+    return f"{text}\n\n{_ood_text(ood)}" if ood else text
+
+
+def _ood_text(ood: dict[str, float | int]) -> str:
+    """How well other images are told apart, and a warning where likelihoods mislead."""
+    from protoflows.evaluation.ood import ood_table
+
+    lines = [
+        f"{ood['in_images']:.0f} images of its own against {ood['out_images']:.0f} others",
+        ood_table(ood),
+    ]
+    if ood["log_prob_auroc"] < 0.5:
+        lines.append(
+            "The others are the likelier ones (auroc of log_prob below 0.5): simple images are, "
+            "whatever they show. Go by typicality here."
+        )
+    return "\n".join(lines)
 
 
 def limited(opened: OpenRun, name: str, limit: int | None) -> Split:
@@ -183,19 +202,17 @@ def limited(opened: OpenRun, name: str, limit: int | None) -> Split:
     return split.select(stratified_choice(split.labels, limit, opened.config.data.split_seed))
 
 
-def _show_progress(done: int, total: int) -> None:
+def show_progress(done: int, total: int) -> None:
+    """Say on a terminal how many images are done, in one line that is written over."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r{done} of {total} images", end=end, file=sys.stderr, flush=True)
 
 
-def _out_of_distribution(
-    opened: OpenRun, split: Split, options: argparse.Namespace
-) -> dict[str, float]:
-    """Figures of telling another data set's test images from the split's, named `ood_…`."""
+def _other_data(opened: OpenRun, split: Split, options: argparse.Namespace) -> tuple[Split, int]:
+    """Test images of the data set to be told from the split's, at most as many; their levels."""
     from protoflows.data import DataConfig, load_data
     from protoflows.data.splits import stratified_choice
-    from protoflows.evaluation.ood import run_ood
 
     root = options.data_root or opened.config.data.root
     size = opened.model.config.flow.image_shape[1]
@@ -203,8 +220,17 @@ def _out_of_distribution(
     other = bundle.test if len(bundle.test) else bundle.train
     if len(other) > len(split):
         other = other.select(stratified_choice(other.labels, len(split), seed=options.seed))
+    return other, bundle.levels
+
+
+def _out_of_distribution(
+    opened: OpenRun, split: Split, other: tuple[Split, int], options: argparse.Namespace
+) -> dict[str, float]:
+    """Figures of telling another data set's images from the split's, named `ood_…`."""
+    from protoflows.evaluation.ood import run_ood
+
     found = run_ood(
-        opened.model, split.images, other.images, samples=options.mc, seed=options.seed,
-        batch_size=options.batch_size, out_levels=bundle.levels,
+        opened.model, split.images, other[0].images, samples=options.mc, seed=options.seed,
+        batch_size=options.batch_size, out_levels=other[1],
     )  # fmt: skip
-    return {f"ood_{name}": value for name, value in found.metrics.items()}
+    return {f"{_OOD}{name}": value for name, value in found.metrics.items()}

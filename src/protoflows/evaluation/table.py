@@ -35,6 +35,7 @@ _LINES = (
     ("levels", "levels", 0, False),
     ("images", "images", 0, False),
     ("mc_samples", "draws", 0, False),
+    ("mc_samples_density", "  for densities", 0, False),
     ("tta", "augmented views", 0, False),
     ("passes", "flow passes", 0, False),
     ("adaptive_passes", "  with early stopping", 0, False),
@@ -97,7 +98,7 @@ def table_rows(columns: Sequence[Column]) -> list[list[str]]:
     return [
         [title, *(_cell(column.figures, name, digits, percent) for column in columns)]
         for name, title, digits, percent in _LINES
-        if any(_number(column.figures.get(name)) is not None for column in columns)
+        if any(_says_something(column.figures, name) for column in columns)
     ]
 
 
@@ -124,6 +125,13 @@ def _cell(figures: Mapping[str, Any], name: str, digits: int, percent: bool) -> 
     text = f"{factor * value:.{digits}f}"
     stderr = _number(figures.get(f"{name}_stderr"))
     return text if stderr is None else f"{text} ± {factor * stderr:.{digits}f}"
+
+
+def _says_something(figures: Mapping[str, Any], name: str) -> bool:
+    """Whether a column has a figure for a line; draws of densities where they are others."""
+    value = _number(figures.get(name))
+    usual = name == "mc_samples_density" and value == _number(figures.get("mc_samples"))
+    return value is not None and not usual
 
 
 def _number(value: Any) -> float | None:
