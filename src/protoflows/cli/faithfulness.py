@@ -98,6 +98,7 @@ def main(argv: Sequence[str]) -> int:
         "relevance_ordering": [test.to_dict() for test in tests],
         "randomised_flow": summary(randomisation.flow),
         "next_class_prototype": summary(randomisation.prototypes),
+        "next_class_prototype_lead": summary(randomisation.lead),
         "other_noise": summary(stability.heatmap),
         "top_prototype_stable": summary(stability.top_prototype),
         "other_training": matches,

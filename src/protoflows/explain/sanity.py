@@ -23,10 +23,12 @@ class Randomisation:
     Attributes:
         flow: With the flow's weights randomised, (N,).
         prototypes: With every prototype replaced by another class's, (N,).
+        lead: The same of the maps of the lead over other classes, (N,); NaN without other classes.
     """
 
     flow: Tensor
     prototypes: Tensor
+    lead: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +119,19 @@ def check_randomisation(
     if not len(x):
         raise ValueError("x must hold at least one image, got none")
     tops = read_out(model, x, seed=seed, batch_size=batch_size).top_prototypes().tolist()
-    same = [_heatmaps(m, x, tops, patch, stride, batch_size, baselines, seed) for m in
-            (model, randomise_flow(model, seed))]  # fmt: skip
+    (heat, lead), (lost, _) = (
+        _heatmaps(m, x, tops, patch, stride, batch_size, baselines, seed)
+        for m in (model, randomise_flow(model, seed))
+    )
     shifted = shift_prototypes(model)
     # The place of a prototype may be empty in the class that moved there: take one that lives.
     living = [[c, k if bool(shifted.mixtures.mask[c, k]) else int(
         shifted.mixtures.mask[c].nonzero()[0])] for c, k in tops]  # fmt: skip
-    moved = _heatmaps(shifted, x, living, patch, stride, batch_size, baselines, seed)
-    return Randomisation(rank_correlation(same[0], same[1]), rank_correlation(same[0], moved))
+    moved, moved_lead = _heatmaps(shifted, x, living, patch, stride, batch_size, baselines, seed)
+    return Randomisation(
+        rank_correlation(heat, lost), rank_correlation(heat, moved),
+        rank_correlation(lead, moved_lead),
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -154,7 +161,8 @@ def check_stability(
         own = 1_000_003 * (d + 1) + seed
         found = read_out(model, x, samples=1, seed=own, batch_size=batch_size).top_prototypes()
         names.append(found[:, 0] * num + found[:, 1])
-        maps.append(_heatmaps(model, x, tops, patch, stride, batch_size, baselines, own, draws=1))
+        found_maps = _heatmaps(model, x, tops, patch, stride, batch_size, baselines, own, draws=1)
+        maps.append(found_maps[0])
     pairs = [rank_correlation(maps[i], maps[j]) for i in range(draws) for j in range(i + 1, draws)]
     votes = torch.stack(names)
     agreed = (votes == votes.mode(0).values).double().mean(0)
@@ -178,12 +186,16 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
 def _heatmaps(
     model: ProtoFlow, x: Tensor, prototypes: list[list[int]], patch: int, stride: int | None,
     batch_size: int, baselines: Tensor | None, seed: int, draws: int = 0,
-) -> Tensor:  # fmt: skip
-    maps = []
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Heatmaps and maps of the lead over other classes, (N, H, W) each."""
+    maps, leads = [], []
     for image, (c, k) in zip(x, prototypes, strict=True):
         found = PrototypeParts(model).attribute(
             image[None], baselines, (c, k), patch=patch, stride=stride, draws=draws, seed=seed,
             perturbations_per_eval=batch_size,
         )  # fmt: skip
         maps.append(found.heatmap()[0])
-    return torch.stack(maps)
+        # A constant map has no ranks: its correlation is NaN.
+        several = model.config.num_classes > 1
+        leads.append(found.contrast()[0] if several else torch.zeros_like(maps[-1]))
+    return torch.stack(maps), torch.stack(leads)

@@ -9,7 +9,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from protoflows.explain.counterfactual import Counterfactuals
-from protoflows.explain.figures.style import COLOURS, plain, quiet, show_heat, show_image
+from protoflows.explain.figures.style import (
+    COLOURS,
+    SEQUENTIAL,
+    bare,
+    limit_of,
+    plain,
+    quiet,
+    show_heat,
+    show_image,
+)
 from protoflows.explain.interpolation import Interpolation
 
 
@@ -50,21 +59,33 @@ def draw_interpolation(found: Interpolation, levels: int, class_names: Sequence[
 def draw_counterfactuals(
     found: Counterfactuals, levels: int, class_names: Sequence[str], rows: int = 6
 ) -> Figure:
-    """Image, counterfactual and the change of brightness between them, a row for each image."""
+    """Image, counterfactual and what changed between them, a row for each image.
+
+    Of grey images the sign is shown, purple where it became darker. Of coloured ones it would hide
+    what changes its colour alone: there it is the mean change of the channels, without a sign.
+    """
     count = min(rows, len(found.images))
     if not count:
         raise ValueError("found must hold at least one image, got none")
     figure = Figure(figsize=(7.0, 0.55 + 1.75 * count), layout="constrained")
     grid = figure.subplots(count, 4, squeeze=False, width_ratios=[1, 1, 1, 1.05])
-    change = (found.images.double() - found.original.double()).mean(1) / (levels - 1)
+    change = (found.images.double() - found.original.double())[:count] / (levels - 1)
+    grey = change.shape[1] == 1
+    change = change[:, 0] if grey else change.abs().mean(1)
+    limit = limit_of(change)
     for n in range(count):
         source, target = int(found.source[n]), int(found.target[n])
         show_image(grid[n, 0], found.original[n], levels, f"was {plain(class_names[source], 12)}")
         title = f"now {plain(class_names[int(found.posterior[n].argmax())], 12)}"
         show_image(grid[n, 1], found.images[n], levels, title)
-        shown = show_heat(grid[n, 2], change[n], 1.0)
+        if grey:
+            shown = show_heat(grid[n, 2], change[n], limit)
+        else:
+            shown = grid[n, 2].imshow(change[n].numpy(), cmap=SEQUENTIAL, vmin=0, vmax=limit)
+            bare(grid[n, 2])
         if n == 0:
-            grid[n, 2].set_title("change of brightness", fontsize=8)
+            title = "change of brightness" if grey else "change of colour"
+            grid[n, 2].set_title(title, fontsize=8)
         figure.colorbar(shown, ax=grid[n, 2], fraction=0.05, pad=0.03).ax.tick_params(labelsize=6)
         axes = grid[n, 3]
         axes.axis("off")

@@ -75,11 +75,12 @@ def _linear_part(values: Tensor) -> float | None:
 
 def draw_sanity(randomisation: Randomisation, stability: Stability) -> Figure:
     """Rank correlations: low is good where weights change, high where only noise does."""
-    figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.subplots()
     rows = [
         ("other draws of noise\n(should be near 1)", stability.heatmap, COLOURS[2]),
         ("next class's prototype\n(should fall)", randomisation.prototypes, COLOURS[1]),
+        ("the same of the lead over\nother classes (should fall)", randomisation.lead, COLOURS[3]),
         ("flow's weights randomised\n(should be near 0)", randomisation.flow, COLOURS[0]),
     ]
     for place, (_, values, colour) in enumerate(rows):
