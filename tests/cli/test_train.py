@@ -235,6 +235,8 @@ def test_a_published_checkpoint_becomes_a_run(tmp_path, capsys):
     assert main(["import", str(source), "--out", str(tmp_path / "run")]) == 0
     # Names what is there: without data nothing is measured.
     assert f"{tmp_path / 'run'} (model/)" in capsys.readouterr().out
+    head = json.loads((tmp_path / "run" / "versions.json").read_text())
+    assert (head["kind"], head["command"][1:3]) == ("import", ["import", str(source)])
     model = pf.load(tmp_path / "run")
     expected = fixture.values()
     enc = model.encode(expected["x"], temperature=0)

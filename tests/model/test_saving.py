@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from protoflows.model import Extras, ProtoFlow, load
@@ -120,6 +121,16 @@ def test_a_failed_save_keeps_the_old_model(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         small_model(2).save_pretrained(tmp_path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("protoflows.model.saving.save_file", full)
+    with pytest.raises(OSError, match=r"could not be written to .*No space"):
+        small_model(2).save_pretrained(tmp_path / "m")
+    assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_a_persons_own_card_is_kept(tmp_path):

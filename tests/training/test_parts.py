@@ -179,8 +179,9 @@ def test_checkpoints_are_replaced_whole(tmp_path, monkeypatch, error):
 
 def test_checkpoints_hold_no_code(tmp_path):
     torch.save({"format": 1, "kind": "classifier", "x": Progress()}, tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="cannot be read") as refused:
         read_checkpoint(tmp_path / "a.ckpt", "classifier")
+    assert "weights_only" not in str(refused.value)  # no advice to load it unsafely
 
 
 def test_checkpoints_of_other_versions_and_kinds_are_refused(tmp_path):

@@ -19,7 +19,7 @@ import protoflows.training.runfolder as runfolder
 from protoflows.data import DataBundle, Split
 from protoflows.model import load
 from protoflows.training import fit_arrays, measure, pretrain, resume, train
-from protoflows.training.flow_weights import pretrained_flow, read_flow
+from protoflows.training.flow_weights import pretrained_flow, read_flow, save_flow
 from tests.flows import reference_fixture as fixture
 from tests.training.helpers import (
     TINY,
@@ -185,6 +185,18 @@ def test_figures_lost_after_training_are_made_again(tmp_path, run):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_damaged_figures_are_named_and_an_import_has_no_training(tmp_path, run):
+    copy = tmp_path / "run"
+    shutil.copytree(run.folder, copy)
+    (copy / "metrics.json").write_text("{")
+    with pytest.raises(ValueError, match=r"metrics\.json is damaged.*measured again"):
+        resume(copy)
+    head = json.loads((copy / "versions.json").read_text())
+    (copy / "versions.json").write_text(json.dumps({**head, "kind": "import"}))
+    with pytest.raises(ValueError, match="no training to go on with"):
+        resume(copy)
+
+
 def test_one_class_is_refused(tmp_path, monkeypatch):
     split = Split(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64))
     bundle = DataBundle("ones", split, split, ("one",), 17)
@@ -226,6 +238,26 @@ def test_flow_weights_that_do_not_fit(tmp_path):
     with torch.no_grad():
         x = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
         assert bool(started.eval().log_prob(x, seed=0).isfinite().all())
+
+
+def test_flow_weights_that_are_damaged_or_not_there_yet(tmp_path):
+    wanted = tiny_model().flow.config
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("seed: 0")
+    with pytest.raises(ValueError, match="a run that has not ended"):
+        pretrained_flow(tmp_path / "run", wanted)
+    place = tmp_path / "flow"
+    save_flow(tiny_model().flow, place)
+    (place / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="describes no flow"):
+        pretrained_flow(place, wanted)
+    (place / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"saved in .*flow is damaged"):
+        pretrained_flow(place, wanted)
+    save_flow(tiny_model().flow, place)
+    (place / "model.safetensors").write_bytes(b"\0")
+    with pytest.raises(ValueError, match=r"saved in .*flow is damaged"):
+        pretrained_flow(place, wanted)
 
 
 def test_arrays_in_memory():

@@ -166,9 +166,13 @@ def write_folder(model: ProtoFlow, folder: Path, weights_dtype: WeightsDtype = "
             _allow_as_others(new, folder)
         for new, final in fresh:
             new.replace(final)
-    except BaseException:
+    except BaseException as error:
         for new, _ in fresh:
             new.unlink(missing_ok=True)
+        if isinstance(error, SafetensorError):  # a full disk, which is nobody's mistake in the code
+            raise OSError(
+                f"the model could not be written to {folder} ({error}); what was there is kept"
+            ) from error
         raise
     if extras is None or not extras.tensors():
         (folder / EXTRAS_FILE).unlink(missing_ok=True)

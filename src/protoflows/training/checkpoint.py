@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ def read_checkpoint(path: Path, kind: str) -> dict[str, Any]:
         raise FileNotFoundError(f"no checkpoint at {path}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        # Without its cause on purpose: torch's own text advises to load the file unsafely.
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint: it is damaged, or holds more than tensors and "
+            "plain values; delete it to start this run from its beginning"
+        ) from None
     except Exception as error:  # a torn or foreign file fails in many ways
         raise ValueError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error}); "

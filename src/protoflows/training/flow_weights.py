@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from protoflows.flows import DenseFlow, DenseFlowConfig
@@ -21,20 +22,36 @@ def save_flow(flow: DenseFlow, folder: Path) -> None:
     """Write a flow as model.safetensors and config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().cpu().contiguous() for name, t in flow.state_dict().items()}
-    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    try:
+        save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk
+        raise OSError(f"the flow could not be written to {folder} ({error})") from error
     content = {"model_type": "denseflow", "flow": to_dict(flow.config)}
     (folder / _CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read_flow(folder: Path) -> DenseFlow:
     """Read what `save_flow` wrote, or the flow of a saved model, in eval mode."""
-    content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    try:
+        content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / _WEIGHTS)
+    except (ValueError, SafetensorError) as error:
+        raise ValueError(f"the flow saved in {folder} is damaged: {error}") from error
+    if not isinstance(content, dict) or "flow" not in content:
+        raise ValueError(f"{folder / _CONFIG} describes no flow: the key 'flow' is missing")
     flow = DenseFlow(from_dict(DenseFlowConfig, content["flow"], "flow"))
-    tensors = load_file(folder / _WEIGHTS)
     if content.get("model_type") == "protoflow":
         prefix = "flow."
         tensors = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    flow.load_state_dict({name: t.to(flow.state_dict()[name].dtype) for name, t in tensors.items()})
+    own = flow.state_dict()
+    try:
+        flow.load_state_dict(
+            {n: t.to(own[n].dtype if n in own else t.dtype) for n, t in tensors.items()}
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"{folder / _WEIGHTS} does not fit the {_CONFIG} beside it: {error}"
+        ) from None
     return flow.eval()
 
 
@@ -53,6 +70,11 @@ def pretrained_flow(path: str | Path, wanted: DenseFlowConfig) -> DenseFlow:
         if (folder / _WEIGHTS).is_file() and (folder / _CONFIG).is_file():
             found = read_flow(folder)
             break
+    if found is None and (place / "config.yaml").is_file() and (place / "checkpoints").is_dir():
+        raise ValueError(
+            f"flow_weights: {place} is a run that has not ended, it has no flow yet: go on with it "
+            "first (--resume)"
+        )
     if found is None:
         found = load_reference(place)
     config = found.config

@@ -11,7 +11,13 @@ from protoflows.model import import_reference
 from protoflows.training.artefacts import make_extras
 from protoflows.training.config import TrainConfig
 from protoflows.training.measuring import measure
-from protoflows.training.runfolder import METRICS, create_run_folder, write_head, write_json
+from protoflows.training.runfolder import (
+    METRICS,
+    create_run_folder,
+    write_head,
+    write_json,
+    write_provenance,
+)
 
 
 def import_checkpoint(
@@ -49,6 +55,7 @@ def import_checkpoint(
     size = sum(p.numel() for p in model.parameters()) * 4
     if data is None:
         create_run_folder(folder, overwrite=overwrite, needed_bytes=size)
+        write_provenance(folder, "import", argv)  # no config.yaml: it would have to name data
         model.save_pretrained(folder / "model")
         return {}
     flow = model.config.flow

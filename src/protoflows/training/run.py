@@ -98,10 +98,20 @@ def resume(folder: str | Path) -> Run:
     head = read_head(place)
     config = from_dict(TrainConfig, read_yaml(place / CONFIG))
     kind = str(head.get("kind"))
+    if kind == "import":
+        raise ValueError(
+            f"resume: {place} is an imported checkpoint: there is no training to go on with"
+        )
     if kind not in ("classifier", "density"):
         raise ValueError(f"resume: {place / VERSIONS} names no known kind of run, but {kind!r}")
     if (place / METRICS).is_file():
-        return Run(place, json.loads((place / METRICS).read_text(encoding="utf-8")))
+        try:
+            return Run(place, json.loads((place / METRICS).read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(
+                f"resume: {place / METRICS} is damaged ({error}): delete it and resume, and it is "
+                "measured again"
+            ) from error
     bundle = load_data(config.data)
     if bundle.fingerprint != head.get("data_fingerprint"):
         raise ValueError(

@@ -88,22 +88,29 @@ def write_head(
 ) -> None:
     """Write what the run is made of, before it starts."""
     (folder / CONFIG).write_text(to_yaml(config), encoding="utf-8")
-    splits = {name: len(split) for name, split in bundle.splits().items()}
-    write_json(
-        folder / VERSIONS,
-        {
-            "kind": kind,
-            "versions": {**{name: _version(name) for name in _PACKAGES}, "python": sys.version},
-            "platform": platform.platform(),
-            "seed": config.seed,
-            "data": bundle.name,
-            "data_fingerprint": bundle.fingerprint,
-            "images": splits,
-            "skipped_files": list(bundle.skipped),
-            "command": list(argv) if argv is not None else None,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
-    )
+    about = {
+        "seed": config.seed,
+        "data": bundle.name,
+        "data_fingerprint": bundle.fingerprint,
+        "images": {name: len(split) for name, split in bundle.splits().items()},
+        "skipped_files": list(bundle.skipped),
+    }
+    write_provenance(folder, kind, argv, about)
+
+
+def write_provenance(
+    folder: Path, kind: str, argv: Sequence[str] | None, about: Mapping[str, Any] | None = None
+) -> None:
+    """Write versions.json: by what program, on what machine and by what command a run was made."""
+    content = {
+        "kind": kind,
+        "versions": {**{name: _version(name) for name in _PACKAGES}, "python": sys.version},
+        "platform": platform.platform(),
+        **(about or {}),
+        "command": list(argv) if argv is not None else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(folder / VERSIONS, content)
 
 
 def read_head(folder: Path) -> dict[str, Any]:
