@@ -2,6 +2,9 @@
 
 python benchmarks/seeds.py digits --seeds 5 --out results/digits.csv
 python benchmarks/seeds.py compact mnist --data-root DIR --seeds 1 --out results/mnist.csv
+
+With --runs FOLDER the runs stay there as seed0, seed1, ...; those that are finished already are taken
+as they are, and those that were interrupted go on.
 """
 
 from __future__ import annotations
@@ -21,8 +24,13 @@ FIGURES = ("accuracy", "bits_per_dim", "bits_per_image", "cross_entropy")
 def run_seed(recipe: str, rest: list[str], seed: int, runs: Path) -> dict[str, float | int | str]:
     """Train one seed in a process of its own; its figures and how they came about."""
     folder = runs / f"seed{seed}"
-    command = [sys.executable, "-m", "protoflows", "train", *rest, "--recipe", recipe]
-    subprocess.run([*command, "--seed", str(seed), "--out", str(folder)], check=True)
+    command = [sys.executable, "-m", "protoflows", "train"]
+    if (folder / "versions.json").is_file():
+        command += ["--resume", str(folder)]
+    else:
+        command += [*rest, "--recipe", recipe, "--seed", str(seed), "--out", str(folder)]
+    if not (folder / "metrics.json").is_file():
+        subprocess.run(command, check=True)
     metrics = json.loads((folder / "metrics.json").read_text())
     head = json.loads((folder / "versions.json").read_text())
     about = {"minutes": head["minutes"], "epochs": head["epochs"], "data": head["data"]}
@@ -50,7 +58,9 @@ def main() -> None:
     parser.add_argument("recipe")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... (default: 5)")
     parser.add_argument("--out", type=Path, required=True, help="the CSV file")
-    parser.add_argument("--runs", type=Path, help="keep the runs in this folder")
+    parser.add_argument(
+        "--runs", type=Path, help="keep the runs in this folder, and those that are there"
+    )
     arguments, rest = parser.parse_known_args()
     if arguments.seeds < 1:
         parser.error(f"--seeds must be at least 1, got {arguments.seeds}")
