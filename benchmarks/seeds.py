@@ -3,8 +3,8 @@
 python benchmarks/seeds.py digits --seeds 5 --out results/digits.csv
 python benchmarks/seeds.py compact mnist --data-root DIR --seeds 1 --out results/mnist.csv
 
-With --runs FOLDER the runs stay there as seed0, seed1, ...; those that are finished already are taken
-as they are, and those that were interrupted go on.
+With --runs FOLDER the runs stay there as seed0, seed1, ...; those that are finished already are
+taken as they are, and those that were interrupted go on.
 """
 
 from __future__ import annotations
