@@ -8,6 +8,7 @@ from pathlib import Path
 
 from protoflows.data import Augment, DataBundle, Split, load_data, training_splits
 from protoflows.model import ProtoFlow, find_model_folder, load
+from protoflows.model.shipped import shipped_models
 from protoflows.training.config import TrainConfig
 from protoflows.training.runfolder import CONFIG
 from protoflows.training.settings import from_dict, read_yaml
@@ -61,7 +62,13 @@ def open_run(run: str | Path, *, data_root: str | None = None, device: str = "cp
     """
     folder = Path(run).expanduser()
     if not folder.is_dir():
-        raise FileNotFoundError(f"RUN: there is no folder {folder}")
+        hint = ""
+        if str(run) in shipped_models():
+            hint = (
+                f". The model {run} that ships with the package comes without its run: train one "
+                "(protoflows train)"
+            )
+        raise FileNotFoundError(f"RUN: there is no folder {folder}{hint}")
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
             f"RUN: {folder} holds no run ({CONFIG}, which names its data, is missing)"
