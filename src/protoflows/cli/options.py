@@ -129,8 +129,8 @@ def settings(given: dict[str, Any], default_recipe: str | None = None) -> TrainC
     layers = merge(file, short, flags)
     if chosen is None:
         data = layers.get("data") or {}
-        name = data.get("name", "digits") if isinstance(data, Mapping) else None
-        chosen = "digits" if name == "digits" else "compact"
+        data_name = data.get("name", "digits") if isinstance(data, Mapping) else None
+        chosen = "digits" if data_name == "digits" else "compact"
     return from_dict(TrainConfig, merge(read_recipe(chosen), layers))
 
 

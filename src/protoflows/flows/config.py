@@ -82,11 +82,12 @@ class DenseFlowConfig:
                 "units, couplings and mid_channels must have one entry per block, got "
                 f"{len(self.units)}, {len(self.couplings)} and {len(self.mid_channels)}"
             )
-        for name, kind, wanted in (
+        kinds: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
             *((name, int, "a whole number") for name in _WHOLE),
             ("logit_alpha", (int, float), "a number"),
             ("attention", bool, "true or false"),
-        ):
+        )
+        for name, kind, wanted in kinds:
             value = getattr(self, name)
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
                 raise ValueError(f"{name} must be {wanted}, got {value!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from protoflows.evaluation.risk_coverage import log_odds
 
 
-class Decision(NamedTuple):
+@dataclass(frozen=True)
+class Decision:
     """One decision.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from protoflows.evaluation.distances import quartiles
 from protoflows.evaluation.figures.style import COLOURS, quiet
 
 _BINS = 60
-_LINES = ("-", "--", "-.", ":")
+_LINES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 
 
 def draw_distances(

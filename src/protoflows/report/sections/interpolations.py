@@ -41,10 +41,8 @@ def _pairs(material: Material) -> list[tuple[tuple[int, int], str]]:
     proba, labels = material.log_proba, material.shown.labels.cpu()
     predicted = proba.argmax(1)
     fine = (predicted == labels) | (labels < 0)
-    order = proba.amax(1).argsort(descending=True, stable=True)
-    order = order[fine[order]].tolist()
-    if not order:
-        order = proba.amax(1).argsort(descending=True, stable=True).tolist()
+    surest = proba.amax(1).argsort(descending=True, stable=True)
+    order: list[int] = surest[fine[surest]].tolist() or surest.tolist()
     first = order[0]
     pairs = []
     other = next((i for i in order if predicted[i] != predicted[first]), None)
