@@ -49,18 +49,22 @@ def render(e: Explanation, label: int = -1, edited: bool = False) -> str:
         m.heading("This looks like that", "the prototypes with the largest shares"),
     ]
     maps = [p.heatmap for p in e.prototypes if p.heatmap is not None]
-    limit = limit_of(*maps)
-    parts += [_prototype(e, p, limit) for p in e.prototypes]
+    leads = [p.contrast for p in e.prototypes if p.contrast is not None]
+    limits = limit_of(*maps), limit_of(*leads)
+    parts += [_prototype(e, p, limits) for p in e.prototypes]
+    by = "z" if e.by == "latent" else "x"
+    if leads:
+        parts.append(_legend("to the prototype's lead over other classes", limits[1]))
     if maps:
-        by = "z" if e.by == "latent" else "x"
-        parts.append(
-            '<div class="pf-legend">'
-            f"{m.note(f'Colours: what a patch adds to log p({by} | prototype)')}"
-            f"{m.heat_scale(limit)}</div>"
-        )
+        parts.append(_legend(f"to log p({by} | prototype)", limits[0]))
     parts.append(_evidence(e))
     parts += [m.note(words) for words in notes]
     return m.page(*parts)
+
+
+def _legend(what: str, limit: float) -> str:
+    words = m.note(f"Colours: what a patch adds {what}")
+    return f'<div class="pf-legend">{words}{m.heat_scale(limit)}</div>'
 
 
 def _headline(image: Tensor, levels: int, name: str, share: float, truth: str) -> str:
@@ -99,7 +103,7 @@ def _usual(e: Explanation) -> str:
     )
 
 
-def _prototype(e: Explanation, p: PrototypeEvidence, limit: float) -> str:
+def _prototype(e: Explanation, p: PrototypeEvidence, limits: tuple[float, float]) -> str:
     height, width = e.image.shape[1:]
     share = f"{100 * p.share:.1f} %" if p.share >= 0.0005 else "< 0.1 %"
     tiles = [m.tile(m.img(m.image_url(p.mean_image, e.levels), "the mean"), "prototype's mean")]
@@ -108,8 +112,11 @@ def _prototype(e: Explanation, p: PrototypeEvidence, limit: float) -> str:
         top = m.img(_overlay(p.top), "its most influential pixels", "pf-over")
         this = f'<div class="pf-stack">{query}{top}{m.box_over(p.part, height, width)}</div>'
         tiles.append(m.tile(this, "this: best part, top 5 % of pixels"))
-        heat = m.img(m.heat_url(p.heatmap, limit), "nats that each patch adds")
-        tiles.append(m.tile(heat, "what patches add"))
+        if p.contrast is not None:
+            lead = m.img(m.heat_url(p.contrast, limits[1]), "nats added to the lead")
+            tiles.append(m.tile(lead, "what patches add to its lead"))
+        heat = m.img(m.heat_url(p.heatmap, limits[0]), "nats that each patch adds")
+        tiles.append(m.tile(heat, "what they add to its likelihood"))
     if p.retrieved is not None and p.part is not None:
         source = m.img(m.image_url(p.retrieved.image, e.levels), "a training image")
         that = f'<div class="pf-stack">{source}{m.box_over(p.retrieved.box, height, width)}</div>'
@@ -121,7 +128,7 @@ def _prototype(e: Explanation, p: PrototypeEvidence, limit: float) -> str:
                 ("that", p.retrieved.image, p.retrieved.box),
             )
         )
-        tiles.append(m.tile(f'<div class="pf-pair">{pair}</div>', "the two parts", "pf-wide"))
+        tiles.append(m.tile(f'<div class="pf-pair">{pair}</div>', "the two parts"))
     return (
         f'<section class="pf-card"><header><strong>{m.text(p.title)}</strong>'
         f"{m.bar(p.share, 'share of the decision', share)}"
