@@ -68,7 +68,7 @@ def test_interrupted_and_gone_on_with(run, monkeypatch, capsys):
         if done == 20:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("protoflows.cli.evaluate._show_progress", interrupt)
+    monkeypatch.setattr("protoflows.cli.evaluate.show_progress", interrupt)
     before = (run / "metrics.json").read_text()
     assert evaluate_command(words) == 130
     assert (run / "metrics.json").read_text() == before
@@ -79,7 +79,7 @@ def test_interrupted_and_gone_on_with(run, monkeypatch, capsys):
     assert main(["evaluate", str(run), "--mc", "3", "--limit", "40", "--resume"]) == 1
     assert "begin afresh" in capsys.readouterr().err
     assert len(list(store.glob("batch-*"))) == 2
-    monkeypatch.setattr("protoflows.cli.evaluate._show_progress", lambda done, total: None)
+    monkeypatch.setattr("protoflows.cli.evaluate.show_progress", lambda done, total: None)
     assert evaluate_command([*words, "--resume"]) == 0
     resumed = metrics(run)
     assert evaluate_command([*words, "--fresh"]) == 0

@@ -117,8 +117,8 @@ def test_sanity_checks(trained, digits):
     stable = check_stability(trained, x, draws=3, patch=2)
     assert summary(stable.heatmap)["mean"] > summary(lost.flow)["mean"] + 0.2
     assert float(stable.top_prototype.mean()) > 0.7
-    # What is left of a heatmap with the next class's prototype is what any class shares.
-    assert summary(lost.lead)["mean"] < summary(lost.prototypes)["mean"] - 0.2
+    # A lead over other classes is another one for the next class's prototype.
+    assert summary(lost.lead)["mean"] < 0.5
     assert draw_sanity(lost, stable).axes
 
 

@@ -83,6 +83,8 @@ class PrototypesTab:
                     label="Name", max_length=60, min_width=150, scale=3, max_lines=1
                 )
                 self.rename = gr.Button("Set name", min_width=90, scale=1)
+                # What was last written into the field, by us: what a visitor is typing stays.
+                self.written = gr.State(None)
         with gr.Accordion("Your edits", open=False, visible=False) as self.history:
             self.list = html(view.render_edits(self.workspace.model, ()), "pf-history")
             with gr.Row(elem_classes="pf-tight"):
@@ -148,9 +150,10 @@ class PrototypesTab:
 
     def _show_controls(self, event: Any) -> None:
         event.then(
-            self._all_controls, [self.visitor.edits, self.visitor.prototype, self.label],
+            self._all_controls,
+            [self.visitor.edits, self.visitor.prototype, self.label, self.written],
             [self.all, self.controls, self.switch, self.partner, self.merge, self.name,
-             self.history, self.list, self.head], **_QUICK,
+             self.written, self.history, self.list, self.head], **_QUICK,
         )  # fmt: skip
 
     def _show_open(self, event: Any) -> None:
@@ -224,14 +227,16 @@ class PrototypesTab:
         images = {p: i for c in labels for p, i in self.workspace.mean_images(edits, c).items()}
         return view.render_gallery(model, edits, images, opened.prototype if opened else None)
 
-    def _all_controls(self, edits: Edits, opened: Opened | None, label: int) -> tuple[Any, ...]:
+    def _all_controls(
+        self, edits: Edits, opened: Opened | None, label: int, written: tuple[Pair, str] | None
+    ) -> tuple[Any, ...]:
         shown = self._gallery(edits, label, opened)
         about = (
             gr.update(visible=bool(edits), label=f"Your edits: {len(edits)}"),
             view.render_edits(self.workspace.model, edits),
         )
         if opened is None:
-            return (shown, *[gr.skip()] * 5, *about, gr.skip())
+            return (shown, *[gr.skip()] * 6, *about, gr.skip())
         workspace, (c, k) = self.workspace, opened.prototype
         model = workspace.edited(edits)
         off, alive = (c, k) in switched_off(edits), bool(model.mixtures.mask[c, k])
@@ -241,13 +246,15 @@ class PrototypesTab:
             if j != k
         ]
         name = model.config.prototype_names.get((c, k), "")
+        value: dict[str, Any] = {} if written == ((c, k), name) else {"value": name}
         return (
             shown,
             gr.update(visible=True),
             gr.update(value="Switch on" if off else "Switch off", interactive=off or alive),
             gr.update(choices=partners, value=None, interactive=alive and bool(partners)),
             gr.update(interactive=alive and bool(partners)),
-            gr.update(value=name, interactive=alive),
+            gr.update(interactive=alive, **value),
+            ((c, k), name),
             *about,
             m.page(head_of(workspace, edits, (c, k))),
         )
