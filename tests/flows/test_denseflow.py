@@ -240,6 +240,21 @@ def test_bfloat16_nets_keep_the_likelihood() -> None:
     assert b.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dequantization", ["variational", "uniform"])
+def test_nets_that_trained_in_bfloat16_decode_exactly_in_float32(dequantization: str) -> None:
+    low = small_flow(dequantization=dequantization, net_dtype="bfloat16").eval()
+    flow = small_flow(dequantization=dequantization).eval()
+    flow.load_state_dict(low.state_dict())
+    x = digits(flow.config, 6)
+    same = low.compute_in("float32")
+    assert same is low
+    assert low.config == flow.config
+    assert torch.equal(low.encode(x, seed=0).latent, flow.encode(x, seed=0).latent)
+    assert torch.equal(low.decode(low.encode(x, seed=1)), x)
+    assert low.compute_in("bfloat16").config.net_dtype == "bfloat16"
+    assert not torch.equal(low.encode(x, seed=0).latent, flow.encode(x, seed=0).latent)
+
+
 def test_autocast_does_not_reach_scales_and_log_dets() -> None:
     flow = small_flow().train()
     x = images(flow.config, 4)

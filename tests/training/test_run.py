@@ -75,6 +75,15 @@ def test_metrics_are_the_saved_models(run):
     assert float((predicted == test.labels).float().mean()) == pytest.approx(metrics["accuracy"])
 
 
+def test_nets_compute_in_float32_once_trained(tmp_path):
+    config = tiny_config(optim={"epochs": 1}, flow={"net_dtype": "bfloat16"})
+    run = train(config, tmp_path / "run")
+    model = load(run.folder)
+    assert model.config.flow.net_dtype == "float32"
+    x = model.extras.images[:5]
+    assert torch.equal(model.flow.decode(model.flow.encode(x, seed=0)), x)
+
+
 def test_the_model_takes_along_what_explanations_need(run):
     extras = load(run.folder).extras
     assert extras.mean_image.shape == (1, 8, 8)

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from protoflows.flows.base import Bijection, Rewound
+from protoflows.flows.config import DenseFlowConfig
 from protoflows.flows.reshape import halves
+
+
+def net_dtype_of(config: DenseFlowConfig) -> torch.dtype | None:
+    """What coupling nets compute in; None: the dtype of what they are given."""
+    return torch.bfloat16 if config.net_dtype == "bfloat16" else None
 
 
 class AffineCoupling(Bijection):

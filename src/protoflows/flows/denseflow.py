@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +14,7 @@ from protoflows.flows.base import Bijection
 from protoflows.flows.chain import Chain
 from protoflows.flows.config import DenseFlowConfig
 from protoflows.flows.conv1x1 import InvertibleConv
-from protoflows.flows.coupling import AffineCoupling
+from protoflows.flows.coupling import AffineCoupling, net_dtype_of
 from protoflows.flows.dequantize import (
     Dequantization,
     UniformDequantization,
@@ -38,7 +41,7 @@ class DenseFlowBlock(nn.Module):
         self.units = nn.ModuleList()
         self.noise = nn.ModuleList()
         growth, seen = config.noise_growth, 0
-        net_dtype = torch.bfloat16 if config.net_dtype == "bfloat16" else None
+        net_dtype = net_dtype_of(config)
         for unit in range(config.units[index]):
             entering = channels
             if unit and growth:
@@ -139,6 +142,17 @@ class DenseFlow(nn.Module):
             f"image_shape={self.config.image_shape}, latent_shape={self.config.latent_shape}, "
             f"memory={self.config.memory}"
         )
+
+    def compute_in(self, net_dtype: Literal["float32", "bfloat16"]) -> DenseFlow:
+        """Let the coupling nets compute in another precision from now on; weights stay.
+
+        bfloat16 trains faster, but only in float32 is decoding exact.
+        """
+        self.config = replace(self.config, net_dtype=net_dtype)
+        for module in self.modules():
+            if isinstance(module, AffineCoupling | CrossUnitCoupling | VariationalDequantization):
+                module.net_dtype = net_dtype_of(self.config)
+        return self
 
     def encode(self, x: Tensor, *, temperature: float = 1.0, seed: Seed = None) -> Encoding:
         """Map images to latents with one draw of the injected noise.

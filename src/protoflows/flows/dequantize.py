@@ -13,7 +13,7 @@ from protoflows.flows.base import Bijection
 from protoflows.flows.chain import Chain, recompute
 from protoflows.flows.config import DenseFlowConfig
 from protoflows.flows.conv1x1 import InvertibleConv
-from protoflows.flows.coupling import AffineCoupling
+from protoflows.flows.coupling import AffineCoupling, net_dtype_of
 from protoflows.flows.nets import ConditionalNet, DenseBlock
 from protoflows.flows.noise import Noise, standard_normal_log_prob
 from protoflows.flows.reshape import channels_to_space
@@ -107,7 +107,7 @@ class VariationalDequantization(Dequantization):
         )
         self.loc = nn.Parameter(torch.zeros(4 * channels))
         self.log_scale = nn.Parameter(torch.zeros(4 * channels))
-        self.net_dtype = torch.bfloat16 if config.net_dtype == "bfloat16" else None
+        self.net_dtype = net_dtype_of(config)
         layers: list[Bijection] = []
         for _ in range(config.dequantization_couplings):
             net = ConditionalNet(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -76,6 +77,12 @@ class ProtoFlow(nn.Module, HubModel):
             config.num_classes, config.flow.latent_dims, config.prototypes
         )
         self.extras: Extras | None = None
+
+    def compute_in(self, net_dtype: Literal["float32", "bfloat16"]) -> ProtoFlow:
+        """Let the flow's nets compute in another precision, see `DenseFlow.compute_in`."""
+        self.flow.compute_in(net_dtype)
+        self.config = replace(self.config, flow=self.flow.config)
+        return self
 
     def extra_repr(self) -> str:
         """Classes, and temperatures where there are any."""

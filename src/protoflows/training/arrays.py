@@ -61,7 +61,7 @@ def fit_arrays(
     config = replace(config, flow=flow_for(config.flow, bundle))
     task = ClassifierTask(build_model(config, bundle), config)
     fit(task, config, train, validation, augmentation(config, bundle))
-    model = task.model
+    model = task.model.compute_in("float32")
     model.mixtures.requires_grad_(True)
     model.extras = make_extras(
         model, bundle, train, {}, seed=seed, batch_size=config.trainer.eval_batch_size

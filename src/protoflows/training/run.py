@@ -192,6 +192,7 @@ def _finish_classifier(
     test: Split,
 ) -> dict[str, float]:
     size = config.trainer.eval_batch_size
+    model.compute_in("float32")  # whatever trained fastest: decoding is to be exact
     metrics = measure(
         model, test, samples=config.trainer.test_samples, seed=config.seed, batch_size=size
     )
@@ -205,6 +206,7 @@ def _finish_flow(task: Any, folder: Path, test: Split) -> dict[str, float]:
     from protoflows.training.datamodule import validation_batches
     from protoflows.training.task import Sums
 
+    task.model.compute_in("float32")
     sums = Sums()
     if len(test):
         for batch in validation_batches(test, task.config):
