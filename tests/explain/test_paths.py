@@ -105,3 +105,12 @@ def test_figures(trained, digits):
     images, steps = other.way(trained, 0, 4)
     log_prob = read_out(trained, images, samples=1).class_log_prob[:, :2]
     assert draw_way(images, log_prob, steps, 17, ("a", "b")).subfigs
+
+
+def test_ways_lead_to_living_prototypes_alone():
+    model = small_model(num_classes=2, num_prototypes=3).with_prototypes(disable=[(1, 0), (1, 2)])
+    x = torch.randint(0, 17, (6, 1, 4, 4), generator=torch.Generator().manual_seed(0)).byte()
+    for target in (0, 1):
+        found = find_counterfactuals(model, x, target, samples=1)
+        assert bool(model.mixtures.mask[target, found.prototype].all())
+        assert found.images.dtype == torch.uint8

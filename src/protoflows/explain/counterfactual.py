@@ -149,9 +149,10 @@ def find_counterfactuals(
     Two paths are tried from every image: z(t) = z + t (μ_target − z), which ends at the mean of the
     target's likeliest prototype, and z(t) = z + t (μ_target − μ_source), which carries over how the
     image deviates from its own prototype. Steps are scanned outwards and the first that succeeds is
-    refined by bisection; the shorter of both changes wins. Only uint8 images encoded again with
-    fresh noise are asked, and noise that the search has not seen gives the verdict; where that
-    differs, the search goes on outwards.
+    refined by bisection; the shorter of both changes wins. Images that neither is a way for are
+    sent straight to the target's other prototypes, one after the other. Only uint8 images encoded
+    again with fresh noise are asked, and noise that the search has not seen gives the verdict;
+    where other noise differs before that, the search goes on outwards.
 
     Args:
         model: The model.
@@ -176,7 +177,7 @@ def find_counterfactuals(
         best_path = torch.zeros(len(x), dtype=torch.int64)
         best = torch.full((len(x),), torch.inf, dtype=torch.float64)
         todo = (before.labels != labels).nonzero().flatten()
-        for number, path in enumerate(paths):
+        for number, path in enumerate(paths[:2]):
             step = _first_success(search, path, todo)
             length = step * path.length().cpu().double()[todo]
             better = length < best[todo]
@@ -185,13 +186,24 @@ def find_counterfactuals(
             best_path[chosen] = number
         # What no path reached is shown at the prototype's mean, and counts as a failure.
         best_step[todo[best[todo].isinf()]] = 1.0
-        images, best_step, final = _verify(search, x, paths, best_path, best_step, todo)
+        images, best_step, left = _verify(search, x, paths, best_path, best_step, todo)
+        for number in range(2, len(paths)):
+            if not len(left):
+                break
+            step = _first_success(search, paths[number], left)
+            chosen = left[step.isfinite()]
+            best_step[chosen], best_path[chosen] = step[step.isfinite()], number
+            moved, best_step, lost = _verify(search, x, paths, best_path, best_step, chosen)
+            images[chosen] = moved[chosen]
+            left = torch.cat([left[step.isinf()], lost])
+        final = search.ask(images, _VERIFY)  # noise that had no part in any choice
     lengths = torch.stack([path.length().cpu().double() for path in paths])
     change = (images.int() - x.int()).abs().double().flatten(1).mean(1)
     extras = model.extras
     known = extras is not None and extras.log_prob_quantiles is not None
     return Counterfactuals(
-        x, images, before.labels, labels, final.labels == labels, paths[0].prototype.cpu(),
+        x, images, before.labels, labels, final.labels == labels,
+        torch.stack([path.prototype.cpu() for path in paths]).gather(0, best_path[None])[0],
         best_step, best_step * lengths.gather(0, best_path[None])[0],
         change / (model.config.flow.levels - 1), final.posterior, final.log_prob,
         extras.percentile(final.log_prob_mean) if known and extras is not None else None,
@@ -199,17 +211,22 @@ def find_counterfactuals(
     )  # fmt: skip
 
 
-def _paths(
-    model: ProtoFlow, enc: Encoding, before: Readout, labels: Tensor
-) -> tuple[_Paths, _Paths]:
+def _paths(model: ProtoFlow, enc: Encoding, before: Readout, labels: Tensor) -> tuple[_Paths, ...]:
+    """To the target's likeliest prototype in two ways, then straight to each of its others."""
     mixtures = model.mixtures
     z = mixtures.flatten(enc.latent)
     rows = torch.arange(len(z))
     joint = mixtures.log_weights.cpu().double() + before.prototype_log_likelihood
-    to, fro = joint[rows, labels].argmax(1), joint[rows, before.labels].argmax(1)
+    ranked = joint[rows, labels].argsort(1, descending=True)
+    living = mixtures.mask.sum(1).cpu()[labels]
+    to, fro = ranked[:, 0], joint[rows, before.labels].argmax(1)
     mean, std = mixtures.mean[labels, to], mixtures.std[labels, to]
     own = mixtures.mean[before.labels, fro]
-    return _Paths(mean - z, to, std), _Paths(mean - own, to, std)
+    paths = [_Paths(mean - z, to, std), _Paths(mean - own, to, std)]
+    for k in range(1, int(living.max()) if len(living) else 0):
+        to = torch.where(k < living, ranked[:, k], ranked[:, 0])
+        paths.append(_Paths(mixtures.mean[labels, to] - z, to, mixtures.std[labels, to]))
+    return tuple(paths)
 
 
 def _first_success(search: _Search, path: _Paths, todo: Tensor) -> Tensor:
@@ -238,27 +255,32 @@ def _first_success(search: _Search, path: _Paths, todo: Tensor) -> Tensor:
 def _verify(
     search: _Search,
     x: Tensor,
-    paths: tuple[_Paths, _Paths],
+    paths: tuple[_Paths, ...],
     chosen: Tensor,
     step: Tensor,
     todo: Tensor,
-) -> tuple[Tensor, Tensor, Readout]:
-    """Judge with noise that nothing was fitted to; who fails is moved on, seven times at most."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Judge with new noise and move on who fails, seven times at most.
+
+    Returns images, steps, and the places of those that still fail.
+    """
     images, step = x.clone(), step.clone()
     direction = _chosen(paths, chosen)
     images[todo] = search.images(todo, direction[todo], step[todo])
-    for attempt in range(7):
+    wrong = todo
+    for attempt in range(8):
         # Every attempt has noise of its own, or the last would be fitted to the verdict's.
         found = search.ask(images[todo], _VERIFY + 1 + attempt)
         wrong = todo[~search.accepts(found, todo)]
-        if not len(wrong):
+        if not len(wrong) or attempt == 7:  # noqa: PLR2004
             break
         step[wrong] = (step[wrong] * 1.1 + 0.01).clamp_max(2.0)
         images[wrong] = search.images(wrong, direction[wrong], step[wrong])
-    return images, step, search.ask(images, _VERIFY)
+    return images, step, wrong
 
 
-def _chosen(paths: tuple[_Paths, _Paths], chosen: Tensor) -> Tensor:
+def _chosen(paths: tuple[_Paths, ...], chosen: Tensor) -> Tensor:
     """Directions (N, D) of the path chosen for each image."""
-    first, second = (path.direction for path in paths)
-    return torch.where(chosen[:, None].to(first.device) == 0, first, second)
+    directions = torch.stack([path.direction for path in paths], 1)
+    rows = torch.arange(len(chosen), device=directions.device)
+    return directions[rows, chosen.to(directions.device)]
