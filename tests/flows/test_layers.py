@@ -13,13 +13,22 @@ from hypothesis import strategies as st
 from protoflows.flows import (
     ActNorm,
     AffineCoupling,
+    Bijection,
     CrossUnitCoupling,
     InvertibleConv,
     Noise,
     Squeeze,
+    SwapHalves,
     Transition,
 )
-from protoflows.flows.nets import BatchNorm, DenseBlock, NystromAttention, frozen_statistics
+from protoflows.flows.fused import fused
+from protoflows.flows.nets import (
+    BatchNorm,
+    CouplingNet,
+    DenseBlock,
+    NystromAttention,
+    frozen_statistics,
+)
 from protoflows.flows.nets.attention import pseudo_inverse
 from protoflows.flows.reshape import Padding
 from tests.flows.helpers import perturb
@@ -327,3 +336,54 @@ def test_padding_is_undone_and_repeats_edges(height: int, width: int, power: int
     assert set(padded.flatten().tolist()) == set(x.flatten().tolist())
     assert padded[0, 0, 0, 0] == x[0, 0, 0, 0]
     assert padded[0, 0, -1, -1] == x[0, 0, -1, -1]
+
+
+class TestFused:
+    """Pairs in a joint form do what their two layers do one after the other."""
+
+    @staticmethod
+    def layers(channels: int) -> list[Bijection]:
+        torch.manual_seed(0)
+        net = CouplingNet((channels + 1) // 2, 2 * (channels // 2), 4, 2, 3, attention=True)
+        layers: list[Bijection] = [
+            ActNorm(channels),
+            InvertibleConv(channels),
+            AffineCoupling(net),
+            SwapHalves(),
+        ]
+        return [perturb(layer).double().eval() for layer in layers]
+
+    @pytest.mark.parametrize("channels", [2, 5])
+    def test_value_inverse_and_gradient(self, channels: int) -> None:
+        layers = self.layers(channels)
+        steps = fused(layers)
+        assert [type(step).__name__ for step in steps] == ["NormalisedConv", "SwappedCoupling"]
+        x = torch.randn(2, channels, 3, 2, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn_like(x)
+        parameters = [p for layer in layers for p in layer.parameters()]
+        assert {id(p) for step in steps for p in step.parameters()} == {id(p) for p in parameters}
+        found = []
+        for chain in (layers, steps):
+            z, log_det = x, x.new_zeros(2)
+            for layer in chain:
+                z, term = layer.rewindable(z, None)
+                log_det = log_det if term is None else log_det + term
+            loss = (z * weight).sum() + log_det.sum()
+            grads = torch.autograd.grad(loss, [x, *parameters], allow_unused=True)
+            found.append([z, log_det, *(g for g in grads if g is not None)])
+            back = z.detach()
+            for layer in reversed(chain):
+                back = layer.inverse(back)
+            torch.testing.assert_close(back, x.detach())
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other)
+
+    def test_first_batch_initialises(self) -> None:
+        norm, conv = ActNorm(3).train(), InvertibleConv(3)
+        z, _ = fused([norm, conv])[0].rewindable(5 + 3 * torch.randn(64, 3, 4, 4), None)
+        assert norm.initialized
+        assert z.mean((0, 2, 3)).abs().max() < 1e-5
+
+    def test_only_what_follows_directly_is_joined(self) -> None:
+        norm, conv, swap = ActNorm(2), InvertibleConv(2), SwapHalves()
+        assert fused([conv, norm, swap, conv]) == [conv, norm, swap, conv]

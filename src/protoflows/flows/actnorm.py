@@ -64,14 +64,19 @@ class ActNorm(ConstantJacobian):
             self.log_scale.copy_(std.log())
             self.initialized.fill_(True)
 
-    def transform(self, x: Tensor) -> Tensor:
-        """Map x to z; in training mode the first call initialises."""
+    def prepare(self, x: Tensor) -> None:
+        """Check x; in training mode the first call initialises."""
         check_features("x", x, self.channels)
         if self.training and not self._known_initialized:
             if not bool(self.initialized):
                 self.initialize(x.detach())
             self._known_initialized = bool(self.initialized)
-        return (x - self.shift.view(1, -1, 1, 1)) * torch.exp(-self.log_scale).view(1, -1, 1, 1)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Map x to z; in training mode the first call initialises."""
+        self.prepare(x)
+        shift, log_scale = self.shift.to(x.dtype), self.log_scale.to(x.dtype)
+        return (x - shift.view(1, -1, 1, 1)) * torch.exp(-log_scale).view(1, -1, 1, 1)
 
     def log_det_per_position(self) -> Tensor:
         """Return −Σ log_scale."""
@@ -80,7 +85,8 @@ class ActNorm(ConstantJacobian):
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Map z back: x = z·exp(log_scale) + shift."""
         check_features("z", z, self.channels)
-        return z * torch.exp(self.log_scale).view(1, -1, 1, 1) + self.shift.view(1, -1, 1, 1)
+        shift, log_scale = self.shift.to(z.dtype), self.log_scale.to(z.dtype)
+        return z * torch.exp(log_scale).view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
 
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         super()._load_from_state_dict(*args, **kwargs)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from protoflows.flows.chain import recompute
+from protoflows.flows.nets.attention import pointwise
+from protoflows.flows.nets.spatial import conv3x3
 from protoflows.flows.noise import Noise, standard_normal_log_prob
 
 
@@ -41,6 +43,7 @@ class CrossUnitCoupling(nn.Module):
         last = self.net[2]
         nn.init.zeros_(last.weight)  # type: ignore[arg-type]
         nn.init.zeros_(last.bias)  # type: ignore[arg-type]
+        self.to(memory_format=torch.channels_last)  # as it is computed with
 
     def extra_repr(self) -> str:
         """Describe the layer."""
@@ -52,10 +55,9 @@ class CrossUnitCoupling(nn.Module):
         first, _, last = self.net
         assert isinstance(first, nn.Conv2d)
         assert isinstance(last, nn.Conv2d)
-        h = torch.conv2d(
-            context.to(dtype), first.weight.to(dtype), _to(first.bias, dtype), padding=1
-        ).relu_()
-        out = torch.conv2d(h, last.weight.to(dtype), _to(last.bias, dtype)).to(context.dtype)
+        assert first.bias is not None
+        h = conv3x3(context.to(dtype), first.weight, first.bias).relu_()
+        out = pointwise(last, h).to(context.dtype)
         mean, raw = out.chunk(2, 1)
         return mean, 2 * torch.tanh(raw / 2)
 
@@ -73,7 +75,3 @@ class CrossUnitCoupling(nn.Module):
     def inverse(self, z: Tensor) -> Tensor:
         """Drop the appended channels."""
         return z[:, : z.shape[1] - self.growth]
-
-
-def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from protoflows.flows.base import Bijection, ConstantJacobian
 from protoflows.flows.conv1x1 import InvertibleConv, log_det_sum, remember_constants
+from protoflows.flows.fused import fused
 from protoflows.flows.nets.norm import frozen_statistics
 from protoflows.flows.reversible import reversible_apply
 
@@ -50,23 +51,46 @@ class Chain(Bijection):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map x to z; return z and the summed log-determinant (N,)."""
-        if not torch.is_grad_enabled() or self.memory == "store":
+        if not torch.is_grad_enabled():
             z, log_det = self.run(x, context)
-        elif self.memory == "checkpoint":
-            z, log_det = self._run_checkpointed(x, context)
-        else:
+        elif self.memory == "reversible":
             z, log_det = reversible_apply(self, x, context)
-        return z, log_det + x.shape[-2] * x.shape[-1] * self.constant_log_det().to(log_det)
+        else:
+            run = self.run if self.memory == "store" else self._run_checkpointed
+            z, log_det = run(x.to(self.carried_dtype(x)), context)
+        constant = x.shape[-2] * x.shape[-1] * self.constant_log_det()
+        return z.to(x.dtype), log_det.to(x.dtype) + constant.to(x.dtype)
+
+    def carried_dtype(self, x: Tensor) -> torch.dtype:
+        """Return what maps are carried in between layers while a gradient is recorded.
+
+        float64 where nets compute in float32: then the inputs that a reversible backward pass finds
+        again round to the very float32 values that the nets saw, every ReLU stands as it stood, and
+        the gradient is that of stored activations. Nets in 16 bits cost too little for that, and
+        make larger errors themselves.
+        """
+        if x.dtype != torch.float32 or x.device.type == "mps" or self.low_precision:
+            return x.dtype
+        return torch.float64
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether nets compute in 16 bits."""
+        dtypes = {getattr(layer, "net_dtype", None) for layer in self.layers}
+        return bool(dtypes & {torch.bfloat16, torch.float16})
 
     def run(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Apply all layers; the log-det leaves out the constant terms of `constant_log_det`."""
         log_det = x.new_zeros(len(x))
-        for layer in self.layers:
-            assert isinstance(layer, Bijection)
-            x, term = layer.rewindable(x, context)
+        for step in self.steps():
+            x, term = step.rewindable(x, context)
             if term is not None:
                 log_det = log_det + term
         return x, log_det
+
+    def steps(self) -> list[Bijection]:
+        """Return the layers as they are evaluated, pairs with a joint form as one."""
+        return fused(self.layers)  # type: ignore[arg-type]
 
     def constant_log_det(self) -> Tensor:
         """Return Σ of `log_det_per_position` over the layers that have one.
@@ -92,9 +116,8 @@ class Chain(Bijection):
         """Map z back through all layers, last to first; running statistics stay as they are."""
         self.prepare_inverse()
         with frozen_statistics():
-            for layer in reversed(self.layers):
-                assert isinstance(layer, Bijection)
-                z = layer.inverse(z, context)
+            for step in reversed(self.steps()):
+                z = step.inverse(z, context)
         return z
 
     def prepare_inverse(self) -> None:
@@ -108,12 +131,11 @@ class Chain(Bijection):
 
     def _run_checkpointed(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         log_det = x.new_zeros(len(x))
-        for layer in self.layers:
-            assert isinstance(layer, Bijection)
-            if not any(True for _ in layer.parameters()):
-                x, term = layer.rewindable(x, context)
+        for step in self.steps():
+            if not any(True for _ in step.parameters()):
+                x, term = step.rewindable(x, context)
             else:
-                x, term = recompute(layer.rewindable, x, context)
+                x, term = recompute(step.rewindable, x, context)
             if term is not None:
                 log_det = log_det + term
         return x, log_det

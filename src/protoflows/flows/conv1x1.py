@@ -41,7 +41,10 @@ class InvertibleConv(ConstantJacobian):
         return (weight.data_ptr(), weight._version, weight.dtype, weight.device)
 
     def _constants(self) -> tuple[Tensor, Tensor]:
-        """Return (W⁻¹, log|det W|) without gradient, from the cache where W is what it was."""
+        """Return (W⁻¹, log|det W|) without gradient, from the cache where W is what it was.
+
+        The inverse stays in the dtype it was taken in.
+        """
         remember_constants([self])
         assert self._cached is not None
         return self._cached[1], self._cached[2]
@@ -49,7 +52,7 @@ class InvertibleConv(ConstantJacobian):
     def transform(self, x: Tensor) -> Tensor:
         """Map x to Wx."""
         check_features("x", x, self.channels)
-        return _mix(x, self.weight)
+        return mix(x, self.weight.to(x.dtype))
 
     def log_det_per_position(self) -> Tensor:
         """Return log|det W|."""
@@ -61,8 +64,12 @@ class InvertibleConv(ConstantJacobian):
         """Map z to W⁻¹z."""
         check_features("z", z, self.channels)
         if torch.is_grad_enabled() and (self.weight.requires_grad or z.requires_grad):
-            return _mix(z, torch.linalg.inv(self.weight.to(exact_dtype(z))).to(z.dtype))
-        return _mix(z, self._constants()[0])
+            return mix(z, torch.linalg.inv(self.weight.to(exact_dtype(z))).to(z.dtype))
+        return mix(z, self.inverse_weight().to(z.dtype))
+
+    def inverse_weight(self) -> Tensor:
+        """Return W⁻¹, in float64 where the device has it, without gradient."""
+        return self._constants()[0]
 
     def train(self, mode: bool = True) -> InvertibleConv:
         """Change the mode and forget the cache.
@@ -77,8 +84,9 @@ class InvertibleConv(ConstantJacobian):
         return {**super().__getstate__(), "_cached": None}
 
 
-def _mix(x: Tensor, weight: Tensor) -> Tensor:
-    return F.linear(x.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
+def mix(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return Wx + b at every position."""
+    return F.linear(x.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
 
 
 @torch.no_grad()
@@ -101,7 +109,7 @@ def remember_constants(layers: Sequence[InvertibleConv]) -> None:
             "have a singular or non-finite weight: the flow cannot be inverted (training diverged, "
             "or the checkpoint is damaged)"
         )
-    inverse = torch.linalg.inv(exact).to(weight.dtype)
+    inverse = torch.linalg.inv(exact)
     for layer, inv, log in zip(stale, inverse, logabsdet.to(weight.dtype), strict=True):
         layer._cached = (layer._key(), inv, log)
 

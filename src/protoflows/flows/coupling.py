@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from protoflows.flows.base import Bijection, Rewound
 from protoflows.flows.config import DenseFlowConfig
-from protoflows.flows.reshape import halves
+from protoflows.flows.reshape import halves, swapped_halves
 
 
 def net_dtype_of(config: DenseFlowConfig) -> torch.dtype | None:
@@ -49,26 +49,42 @@ class AffineCoupling(Bijection):
 
     def scale_and_shift(self, a: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (s, shift), each shaped like b."""
-        inputs = a.to(self.net_dtype or a.dtype)
+        working = self._working_dtype(a)
+        inputs = a.to(self.net_dtype or working)
         out = self.net(inputs) if context is None else self.net(inputs, context)
-        s, shift = _SplitParameters.apply(out, a.dtype)
+        s, shift = _SplitParameters.apply(out, working)
         return s, shift
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Map x to z; return z and Σ s."""
+    def _working_dtype(self, a: Tensor) -> torch.dtype:
+        """Return what scales are computed in: where maps are carried more exactly, the weights'."""
+        weight = next(self.net.parameters(), None)
+        if a.dtype != torch.float64 or weight is None:
+            return a.dtype
+        return torch.promote_types(weight.dtype, torch.float32)
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, *, swap: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Map x to z; return z, on request with its halves exchanged, and Σ s."""
         a, b = self._halves(x)
         s, shift = self.scale_and_shift(a, context)
         changed = _ScaleShift.apply(b, s, shift)
-        return torch.cat([a, changed], 1), s.flatten(1).sum(1)
+        return torch.cat([changed, a] if swap else [a, changed], 1), s.flatten(1).sum(1)
 
-    def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
+    def inverse(self, z: Tensor, context: Tensor | None = None, *, swap: bool = False) -> Tensor:
         """Map z back: b = (b' − shift)·exp(−s)."""
-        a, changed = self._halves(z)
+        a, changed = self._halves(z, swap)
         s, shift = self.scale_and_shift(a, context)
-        return torch.cat([a, (changed - shift) * torch.exp(-s)], 1)
+        return torch.cat([a, (changed - shift) / s.exp()], 1)
 
     def rewind(
-        self, z: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
+        self,
+        z: Tensor,
+        grad_z: Tensor,
+        grad_log_det: Tensor,
+        context: Tensor | None,
+        *,
+        swap: bool = False,
     ) -> Rewound:
         """Recover x and carry the gradients back with one evaluation of the net.
 
@@ -77,20 +93,25 @@ class AffineCoupling(Bijection):
         ∂L/∂s = (b' − shift)·∂L/∂b' + ∂L/∂log_det.
         """
         params = [p for p in self.parameters() if p.requires_grad]
-        a, changed = self._halves(z)
-        grad_a, grad_changed = self._halves(grad_z)
+        a, changed = self._halves(z, swap)
+        grad_a, grad_changed = self._halves(grad_z, swap)
         with torch.enable_grad():
             a = a.detach().requires_grad_()
             context = None if context is None else context.detach().requires_grad_()
             s, shift = self.scale_and_shift(a, context)
         with torch.no_grad():
-            scaled = changed - shift
-            b = scaled * torch.exp(-s)
+            scaled, scale = changed - shift, s.exp()
+            b = scaled / scale
             grad_s = torch.addcmul(grad_log_det.view(-1, 1, 1, 1), scaled, grad_changed)
-            grad_b = grad_changed * s.exp()
+            grad_b = grad_changed * scale
         inputs = [a, *([] if context is None else [context]), *params]
         found = list(
-            torch.autograd.grad([s, shift], inputs, [grad_s, grad_changed], allow_unused=True)
+            torch.autograd.grad(
+                [s, shift],
+                inputs,
+                [grad_s.to(s.dtype), grad_changed.to(shift.dtype)],
+                allow_unused=True,
+            )
         )
         through_net = found.pop(0)
         if through_net is not None:
@@ -101,12 +122,12 @@ class AffineCoupling(Bijection):
         )
 
     @staticmethod
-    def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    def _halves(x: Tensor, swapped: bool = False) -> tuple[Tensor, Tensor]:
         if x.dim() != 4 or x.shape[1] < 2:
             raise ValueError(
                 f"a coupling needs maps (N, C, H, W) of at least 2 channels, got {tuple(x.shape)}"
             )
-        return halves(x)
+        return swapped_halves(x) if swapped else halves(x)
 
 
 class _SplitParameters(torch.autograd.Function):
@@ -136,17 +157,21 @@ class _SplitParameters(torch.autograd.Function):
 
 
 class _ScaleShift(torch.autograd.Function):
-    """b' = shift + eˢ·b; needs eˢ and b alone to go back."""
+    """b' = shift + eˢ·b; needs eˢ and b alone to go back.
+
+    b may be carried in a wider dtype than s and the shift; eˢ then is what the narrower one holds,
+    so that dividing by it undoes the product to the wider one's precision.
+    """
 
     @staticmethod
     def forward(ctx: Any, b: Tensor, s: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
         scale = s.exp()
         ctx.save_for_backward(b, scale)
-        return torch.addcmul(shift, scale, b)
+        return torch.addcmul(shift.to(b.dtype), scale.to(b.dtype), b)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
         b, scale = ctx.saved_tensors
         grad_b = grad * scale
-        return grad_b, grad_b * b, grad
+        return grad_b, (grad_b * b).to(scale.dtype), grad.to(scale.dtype)

@@ -20,6 +20,17 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
+def swapped_halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (first, second) of channels that hold (second, first), also for odd numbers.
+
+    Example:
+        >>> [part.shape[1] for part in swapped_halves(torch.zeros(1, 5, 1, 1))]
+        [3, 2]
+    """
+    second, first = x.split([x.shape[1] // 2, (x.shape[1] + 1) // 2], 1)
+    return first, second
+
+
 def space_to_channels(x: Tensor) -> Tensor:
     """Squeeze: 2x2 positions become channels, output channel 4c + 2·dy + dx."""
     if x.dim() != 4 or x.shape[-1] % 2 or x.shape[-2] % 2:
@@ -75,8 +86,7 @@ class SwapHalves(Bijection):
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Map (second, first) to (first, second), with the right sizes for odd channels, too."""
-        second, first = z.split([z.shape[1] // 2, (z.shape[1] + 1) // 2], 1)
-        return torch.cat([first, second], 1)
+        return torch.cat(swapped_halves(z), 1)
 
 
 class Padding:

@@ -52,16 +52,17 @@ class _Reversible(torch.autograd.Function):
         context: Tensor | None,
         *params: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        z, log_det = chain.run(x, context)
+        z, log_det = chain.run(x.to(chain.carried_dtype(x)), context)
         ctx.chain = chain
         ctx.save_for_backward(x, z, context)
-        return z, log_det
+        return z.to(x.dtype), log_det.to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_z: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         x, z, context = ctx.saved_tensors
         chain: Chain = ctx.chain
+        grad_z, grad_log_det = grad_z.to(z.dtype), grad_log_det.to(z.dtype)
         with torch.autocast(z.device.type, enabled=False), frozen_statistics():
             found = _rewind(chain, z, grad_z, grad_log_det, context)
             error = round_trip_error(found.x, x)
@@ -76,8 +77,8 @@ class _Reversible(torch.autograd.Function):
                     stacklevel=2,
                 )
             if not _by_all(trusted, chain, z):
-                found = _replay(chain, x, grad_z, grad_log_det, context)
-        return (None, found.grad_x, found.grad_context, *found.grad_params)
+                found = _replay(chain, x.to(z.dtype), grad_z, grad_log_det, context)
+        return (None, found.grad_x.to(x.dtype), found.grad_context, *found.grad_params)
 
 
 def round_trip_error(found: Tensor, true: Tensor) -> float:
@@ -101,9 +102,7 @@ def _by_all(trusted: bool, chain: Chain, like: Tensor) -> bool:
 
 
 def _tolerance(chain: Chain, x: Tensor) -> float:
-    dtypes = {getattr(layer, "net_dtype", None) for layer in chain.layers}
-    low = bool(dtypes & {torch.bfloat16, torch.float16})
-    return TOLERANCE_LOW_PRECISION if low else TOLERANCE.get(x.dtype, 1e-3)
+    return TOLERANCE_LOW_PRECISION if chain.low_precision else TOLERANCE.get(x.dtype, 1e-3)
 
 
 def _rewind(
@@ -111,11 +110,10 @@ def _rewind(
 ) -> Rewound:
     chain.prepare_inverse()
     grads = _Gradients(chain, context)
-    for layer in reversed(chain.layers):
-        assert isinstance(layer, Bijection)
-        step = layer.rewind(z, grad_z, grad_log_det, context)
-        grads.add(layer, step)
-        z, grad_z = step.x, step.grad_x
+    for step in reversed(chain.steps()):
+        found = step.rewind(z, grad_z, grad_log_det, context)
+        grads.add(step, found)
+        z, grad_z = found.x, found.grad_x
     return Rewound(z, grad_z, grads.context, grads.of_params())
 
 
@@ -123,17 +121,15 @@ def _replay(
     chain: Chain, x: Tensor, grad_z: Tensor, grad_log_det: Tensor, context: Tensor | None
 ) -> Rewound:
     """Take the same gradient from inputs that are computed forwards: more memory, no inverse."""
-    inputs = [x]
+    steps, inputs = chain.steps(), [x]
     with torch.no_grad():
-        for layer in chain.layers[:-1]:
-            assert isinstance(layer, Bijection)
-            inputs.append(layer.rewindable(inputs[-1], context)[0])
+        for step in steps[:-1]:
+            inputs.append(step.rewindable(inputs[-1], context)[0])
     grads = _Gradients(chain, context)
-    for layer, start in zip(reversed(chain.layers), reversed(inputs), strict=True):
-        assert isinstance(layer, Bijection)
-        step = layer.replay(start, grad_z, grad_log_det, context)
-        grads.add(layer, step)
-        grad_z = step.grad_x
+    for step, start in zip(reversed(steps), reversed(inputs), strict=True):
+        found = step.replay(start, grad_z, grad_log_det, context)
+        grads.add(step, found)
+        grad_z = found.grad_x
     return Rewound(x, grad_z, grads.context, grads.of_params())
 
 

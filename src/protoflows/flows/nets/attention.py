@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -48,26 +50,13 @@ class NystromAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, channels, H, W) to the same shape."""
         n, _, height, width = x.shape
-        positions = height * width
-        qkv = pointwise(self.qkv, x).contiguous().view(n, positions, 3 * self.features)
-        q, k, v = qkv.chunk(3, -1)
-        q_mark, k_mark = self._landmarks(q), self._landmarks(k)
-        from_queries = (q @ k_mark.mT).softmax(-2)
-        between = (q_mark @ k_mark.mT).to(torch.promote_types(x.dtype, torch.float32)).softmax(-2)
-        to_values = (q_mark @ k.mT).softmax(-2) @ v
-        mixed = (
-            from_queries @ (pseudo_inverse(between, self.ITERATIONS).to(x.dtype) @ to_values) + v
-        )
-        return pointwise(self.out, mixed.reshape(n, self.features, height, width))
-
-    def _landmarks(self, rows: Tensor) -> Tensor:
-        positions = rows.shape[1]
-        count = min(self.landmarks, positions)
-        if positions % count == 0:
-            means = rows.unflatten(1, (count, positions // count)).mean(2)
-        else:
-            means = F.adaptive_avg_pool1d(rows.mT, count).mT
-        return means / math.sqrt(positions)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        # In one pass: another dtype, and rows of the map as it lies in memory, channels first.
+        qkv = pointwise(self.qkv, x).to(wide, memory_format=torch.contiguous_format)
+        qkv = qkv.view(n, height * width, 3 * self.features)
+        mixed = _Nystrom.apply(qkv, self.landmarks, self.ITERATIONS)
+        mixed = mixed.view(n, self.features, height, width)
+        return pointwise(self.out, mixed.to(x.dtype, memory_format=torch.channels_last))
 
 
 def pointwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
@@ -75,6 +64,82 @@ def pointwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
     weight = conv.weight.flatten(1).to(x.dtype)
     bias = None if conv.bias is None else conv.bias.to(x.dtype)
     return F.linear(x.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
+
+
+class _Nystrom(torch.autograd.Function):
+    """softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ) v + v of rows (q, k, v), (N, P, 3E).
+
+    Some hundred products of small matrices: autograd's bookkeeping would take as long as they do.
+
+    Autocast is kept out of both directions: it would round products to 16 bits, and the products
+    into tensors that are there already would fail.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, landmarks: int, iterations: int) -> Tensor:  # noqa: ANN401
+        with torch.autocast(qkv.device.type, enabled=False):
+            n, positions, width = qkv.shape
+            average = _averaging(positions, landmarks, qkv.dtype, qkv.device).expand(n, -1, -1)
+            marks = torch.bmm(average, qkv)
+            q, k, v = qkv.chunk(3, -1)
+            q_mark, k_mark, _ = marks.chunk(3, -1)
+            from_queries = torch.bmm(q, k_mark.mT).softmax(-2)
+            between = torch.bmm(q_mark, k_mark.mT).softmax(-2)
+            from_marks = torch.bmm(q_mark, k.mT).softmax(-2)
+            inverse, steps = _invert(between, iterations)
+            values = torch.bmm(from_marks, v)
+            mixed = torch.bmm(inverse, values)
+            ctx.save_for_backward(
+                qkv, average, marks, from_queries, from_marks, inverse, values, mixed, *steps
+            )
+            return torch.baddbmm(v, from_queries, mixed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        with torch.autocast(grad.device.type, enabled=False):
+            return _Nystrom._backward(ctx, grad), None, None
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
+        qkv, average, marks, from_queries, from_marks, inverse, values, mixed, *steps = (
+            ctx.saved_tensors
+        )
+        q, k, v = qkv.chunk(3, -1)
+        q_mark, k_mark, _ = marks.chunk(3, -1)
+        grad_mixed = torch.bmm(from_queries.mT, grad)
+        grad_values = torch.bmm(inverse.mT, grad_mixed)
+        grad_v = torch.baddbmm(grad, from_marks.mT, grad_values)
+        # Of the three softmaxes' arguments.
+        by_query = _softmax_backward(torch.bmm(grad, mixed.mT), from_queries)
+        by_mark = _softmax_backward(torch.bmm(grad_values, v.mT), from_marks)
+        grad_between = _invert_backward(torch.bmm(grad_mixed, values.mT), steps)
+        between = _softmax_backward(grad_between, steps[0])
+        grad_q_mark = torch.baddbmm(torch.bmm(by_mark, k), between, k_mark)
+        grad_k_mark = torch.baddbmm(torch.bmm(by_query.mT, q), between.mT, q_mark)
+        direct = torch.cat([torch.bmm(by_query, k_mark), torch.bmm(by_mark.mT, q_mark)], -1)
+        through_marks = torch.cat([grad_q_mark, grad_k_mark], -1)
+        return torch.cat([torch.baddbmm(direct, average.mT, through_marks), grad_v], -1)
+
+
+@lru_cache(maxsize=32)
+def _averaging(positions: int, landmarks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the matrix (landmarks, positions) of means over runs of rows, over sqrt(positions).
+
+    Where there are fewer positions than landmarks, each is one; where the number of landmarks does
+    not divide that of positions, runs overlap.
+    """
+    count = min(landmarks, positions)
+    matrix = torch.zeros(count, positions, dtype=torch.float64)
+    for i in range(count):
+        start, end = i * positions // count, -(-(i + 1) * positions // count)
+        matrix[i, start:end] = 1 / ((end - start) * math.sqrt(positions))
+    return matrix.to(device, dtype)
+
+
+def _softmax_backward(grad: Tensor, out: Tensor) -> Tensor:
+    """Take a gradient through a softmax over the second-to-last axis."""
+    return torch.ops.aten._softmax_backward_data(grad, out, -2, out.dtype)
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
@@ -87,59 +152,53 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
         >>> pseudo_inverse(torch.eye(2)[None] * 2, 8)[0].tolist()
         [[0.5, 0.0], [0.0, 0.5]]
     """
-    size = matrix.abs()
-    scale = size.sum(-1).amax(-1) * size.sum(-2).amax(-1)
-    return _NewtonSchulz.apply(matrix, matrix.mT / scale[:, None, None], iterations)
+    return _invert(matrix, iterations)[0]
 
 
-class _NewtonSchulz(torch.autograd.Function):
-    """The iteration for many tiny matrices.
-
-    Autograd's bookkeeping would cost more than the products.
+def _invert(k: Tensor, iterations: int) -> tuple[Tensor, list[Tensor]]:
+    """Return `pseudo_inverse` and what its backward pass needs.
 
     With X = KV, T₁ = 7I − X, T₂ = 15I − XT₁, T₃ = 13I − XT₂, V' = ¼VT₃.
-
-    Autocast is kept out of both directions: it would round products to 16 bits, and the products
-    into tensors that are there already would fail.
     """
+    size = k.abs()
+    row, column = size.sum(-1), size.sum(-2)
+    v = k.mT / (row.amax(-1) * column.amax(-1))[:, None, None]
+    eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    seven, eye = 7 * eye, eye.expand_as(k)
+    saved = [k, row, column]
+    for _ in range(iterations):
+        x = torch.bmm(k, v)
+        t1 = seven - x
+        t2 = torch.baddbmm(eye, x, t1, beta=15, alpha=-1)
+        t3 = torch.baddbmm(eye, x, t2, beta=13, alpha=-1)
+        saved += [v, x, t1, t2, t3]
+        v = torch.bmm(v, t3).mul_(0.25)
+    return v, saved
 
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, v: Tensor, iterations: int) -> Tensor:  # noqa: ANN401
-        with torch.autocast(k.device.type, enabled=False):
-            return _NewtonSchulz._forward(ctx, k, v, iterations)
 
-    @staticmethod
-    def _forward(ctx: Any, k: Tensor, v: Tensor, iterations: int) -> Tensor:  # noqa: ANN401
-        eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device).expand_as(k)
-        saved = [k]
-        for _ in range(iterations):
-            x = torch.bmm(k, v)
-            t1 = torch.sub(7 * eye, x)
-            t2 = torch.baddbmm(eye, x, t1, beta=15, alpha=-1)
-            t3 = torch.baddbmm(eye, x, t2, beta=13, alpha=-1)
-            saved += [v, x, t1, t2, t3]
-            v = torch.bmm(v, t3).mul_(0.25)
-        ctx.save_for_backward(*saved)
-        return v
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
-        with torch.autocast(grad.device.type, enabled=False):
-            return _NewtonSchulz._backward(ctx, grad)
-
-    @staticmethod
-    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
-        k, *steps = ctx.saved_tensors
-        grad_k = torch.zeros_like(k)
-        for i in range(len(steps) - 5, -1, -5):
-            v, x, t1, t2, t3 = steps[i : i + 5]
-            grad = grad * 0.25
-            grad_t3 = torch.bmm(v.mT, grad)
-            grad_t2 = torch.bmm(x.mT, grad_t3).neg_()
-            # X enters T₁, T₂ and T₃, each time with a minus; T₂ depends on T₁ and T₃ on T₂.
-            grad_x = torch.baddbmm(torch.bmm(x.mT, grad_t2), grad_t2, t1.mT, alpha=-1)
-            grad_x.baddbmm_(grad_t3, t2.mT, alpha=-1)
-            grad_k.baddbmm_(grad_x, v.mT)
-            grad = torch.baddbmm(torch.bmm(grad, t3.mT), k.mT, grad_x)
-        return grad_k, grad, None
+def _invert_backward(grad: Tensor, saved: Sequence[Tensor]) -> Tensor:
+    """Take a gradient through `_invert`."""
+    k, row, column, *steps = saved
+    grad_k = torch.zeros_like(k)
+    for i in range(len(steps) - 5, -1, -5):
+        v, x, t1, t2, t3 = steps[i : i + 5]
+        grad = grad * 0.25
+        grad_t3 = torch.bmm(v.mT, grad)
+        grad_t2 = torch.bmm(x.mT, grad_t3).neg_()
+        # X enters T₁, T₂ and T₃, each time with a minus; T₂ depends on T₁ and T₃ on T₂.
+        grad_x = torch.baddbmm(torch.bmm(x.mT, grad_t2), grad_t2, t1.mT, alpha=-1)
+        grad_x.baddbmm_(grad_t3, t2.mT, alpha=-1)
+        grad_k.baddbmm_(grad_x, v.mT)
+        grad = torch.baddbmm(torch.bmm(grad, t3.mT), k.mT, grad_x)
+    # The start V = Kᵀ/s with s the largest row sum times the largest column sum; ties share.
+    row_max, column_max = row.amax(-1, keepdim=True), column.amax(-1, keepdim=True)
+    scale = row_max * column_max
+    grad_scale = -(grad * steps[0]).sum((-2, -1)).unsqueeze(-1) / scale
+    in_row, in_column = (row == row_max).to(k.dtype), (column == column_max).to(k.dtype)
+    by_row = grad_scale * column_max * in_row / in_row.sum(-1, keepdim=True)
+    by_column = grad_scale * row_max * in_column / in_column.sum(-1, keepdim=True)
+    return (
+        grad_k
+        + grad.mT / scale.unsqueeze(-1)
+        + k.sign() * (by_row.unsqueeze(-1) + by_column.unsqueeze(-2))
+    )

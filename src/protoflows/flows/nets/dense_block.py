@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from protoflows.flows.nets.scratch import scratch
+from protoflows.flows.nets.spatial import SpatialGradients, spatial_gradients
 
 
 class DenseBlock(nn.Module):
@@ -73,25 +77,32 @@ class _DenseStack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:  # noqa: ANN401
         n, channels, height, width = x.shape
-        ctx.dtypes = [w.dtype for w in weights]
-        gate_weight, gate_bias, *layers = [w.to(x.dtype) for w in weights]
+        dtype, keep = x.dtype, any(ctx.needs_input_grad)
+        gate_weight, gate_bias, *layers = weights
         buffer = x.new_empty(n, height, width, gate_weight.shape[1]).permute(0, 3, 1, 2)
         buffer[:, :channels] = x
         rows = _rows(buffer)
-        hidden: list[Tensor] = []
+        saved: list[Tensor] = []
         for one, one_bias, three, three_bias in _by_layer(layers):
-            h = torch.addmm(one_bias, rows[:, :channels], one.flatten(1).t()).relu_()
+            one, three = one.to(dtype), three.to(dtype)
+            h = scratch("hidden", (len(rows), channels), x)
+            torch.addmm(one_bias.to(dtype), rows[:, :channels], one.flatten(1).t(), out=h)
+            # What is kept for the backward pass is written by the ReLU, not by the product.
+            h = h.relu() if keep else h.relu_()
             h = h.view(n, height, width, channels).permute(0, 3, 1, 2)
-            hidden.append(h)
-            out = torch.conv2d(h, three, three_bias, padding=1)
+            out = torch.conv2d(h, three, three_bias.to(dtype), padding=1)
             # A ReLU, straight into place.
             torch.clamp_min(out, 0, out=buffer[:, channels : channels + len(three)])
             channels += len(three)
-        # The converted weights are kept: converting them again would cost the backward pass as
-        # much as its sums.
-        ctx.save_for_backward(buffer, gate_weight, *layers, *hidden)
-        ctx.depth = len(hidden)
-        gates = torch.addmm(gate_bias, rows, gate_weight.flatten(1).t())
+            if keep:
+                # The converted weights are kept as well: converting them again would cost the
+                # backward pass as much as its sums.
+                saved += [one, three, h]
+        gate_weight = gate_weight.to(dtype)
+        if keep:
+            ctx.save_for_backward(buffer, gate_weight, *saved)
+            ctx.dtypes = [w.dtype for w in weights]
+        gates = torch.addmm(gate_bias.to(dtype), rows, gate_weight.flatten(1).t())
         return gates.view(n, height, width, len(gate_bias)).permute(0, 3, 1, 2)
 
     @staticmethod
@@ -103,49 +114,48 @@ class _DenseStack(torch.autograd.Function):
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         buffer, gate_weight, *saved = ctx.saved_tensors
-        layers, hidden = saved[: 4 * ctx.depth], saved[4 * ctx.depth :]
         n, channels, height, width = buffer.shape
         rows, grad_rows = _rows(buffer), _rows(grad)
-        grads: list[Tensor] = [(grad_rows.t() @ rows).view_as(gate_weight), grad_rows.sum(0)]
-        total = (
-            (grad_rows @ gate_weight.flatten(1))
-            .view(n, height, width, channels)
-            .permute(0, 3, 1, 2)
+        dtypes = _by_layer(ctx.dtypes[2:])
+        gate_grads = _laid_out(
+            [(grad_rows.t() @ rows).view_as(gate_weight), grad_rows.sum(0)], ctx.dtypes[:2]
         )
-        total_rows = _rows(total)
-        layer_grads: list[Tensor] = []
-        for h, (one, _, three, _) in zip(
-            reversed(hidden), reversed(_by_layer(layers)), strict=True
-        ):
+        total_rows = grad_rows @ gate_weight.flatten(1)
+        total = total_rows.view(n, height, width, channels).permute(0, 3, 1, 2)
+        after_relu = torch.ops.aten.threshold_backward.grad_input
+        grads: list[Tensor] = []
+        spatial: SpatialGradients | None = None
+        for i in reversed(range(len(dtypes))):
+            one, three, h = saved[3 * i : 3 * i + 3]
             end, channels = channels, channels - len(three)
+            if spatial is None:
+                spatial = spatial_gradients((n, len(three), height, width), grad)
             # Of a ReLU, the output's sign is all that its gradient needs.
-            grad_out = torch.ops.aten.threshold_backward(
-                total[:, channels:end], buffer[:, channels:end], 0
-            )
-            grad_h, grad_three, grad_three_bias = torch.ops.aten.convolution_backward(
-                grad_out.contiguous(memory_format=torch.channels_last),
-                h,
-                three,
-                [len(three)],  # the bias's shape
-                [1, 1],  # stride
-                [1, 1],  # padding
-                [1, 1],  # dilation
-                False,  # transposed
-                [0, 0],  # output padding
-                1,  # groups
-                [True, True, True],  # gradients of input, weight and bias
-            )
-            grad_h = _rows(torch.ops.aten.threshold_backward(grad_h, h, 0))
-            grad_one = (grad_h.t() @ rows[:, :channels]).view_as(one)
-            total_rows[:, :channels].addmm_(grad_h, one.flatten(1))
-            layer_grads[:0] = [grad_one, grad_h.sum(0), grad_three, grad_three_bias]
-        grads += layer_grads
-        return (
-            total[:, :channels],
-            *(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True)),
-        )
+            after_relu(total[:, channels:end], buffer[:, channels:end], 0, grad_input=spatial.map)
+            grad_h = spatial.of_input(h, three)
+            # Ahead of the product that reads h: a plain pass brings it near for less.
+            grad_rows = _rows(after_relu(grad_h, h, 0, grad_input=grad_h))
+            found = [
+                (grad_rows.t() @ rows[:, :channels]).view_as(one),
+                grad_rows.sum(0),
+                *spatial.of_weight(h, three),
+            ]
+            grads[:0] = _laid_out(found, dtypes[i])
+            total_rows[:, :channels].addmm_(grad_rows, one.flatten(1))
+        return total[:, :channels], *gate_grads, *grads
 
 
-def _by_layer(weights: list[Tensor]) -> list[list[Tensor]]:
+def _laid_out(grads: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    """Convert and lay out gradients as their weights lie, in one pass and while they are near."""
+    return [
+        g.to(dtype, memory_format=torch.channels_last) if g.dim() == 4 else g.to(dtype)
+        for g, dtype in zip(grads, dtypes, strict=True)
+    ]
+
+
+_T = TypeVar("_T")
+
+
+def _by_layer(flat: Sequence[_T]) -> list[Sequence[_T]]:
     """Group a flat list into (1x1 weight, its bias, 3x3 weight, its bias) for each layer."""
-    return [weights[i : i + 4] for i in range(0, len(weights), 4)]
+    return [flat[i : i + 4] for i in range(0, len(flat), 4)]
