@@ -51,23 +51,22 @@ class Chain(Bijection):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map x to z; return z and the summed log-determinant (N,)."""
-        if not torch.is_grad_enabled():
-            z, log_det = self.run(x, context)
-        elif self.memory == "reversible":
+        if torch.is_grad_enabled() and self.memory == "reversible":
             z, log_det = reversible_apply(self, x, context)
         else:
-            run = self.run if self.memory == "store" else self._run_checkpointed
+            recomputes = torch.is_grad_enabled() and self.memory == "checkpoint"
+            run = self._run_checkpointed if recomputes else self.run
             z, log_det = run(x.to(self.carried_dtype(x)), context)
         constant = x.shape[-2] * x.shape[-1] * self.constant_log_det()
         return z.to(x.dtype), log_det.to(x.dtype) + constant.to(x.dtype)
 
     def carried_dtype(self, x: Tensor) -> torch.dtype:
-        """Return what maps are carried in between layers while a gradient is recorded.
+        """Return what maps are carried in between layers, in both directions.
 
         float64 where nets compute in float32: then the inputs that a reversible backward pass finds
         again round to the very float32 values that the nets saw, every ReLU stands as it stood, and
-        the gradient is that of stored activations. Nets in 16 bits cost too little for that, and
-        make larger errors themselves.
+        the gradient is that of stored activations, for 1 % more time. Nets in 16 bits make larger
+        errors themselves.
         """
         if x.dtype != torch.float32 or x.device.type == "mps" or self.low_precision:
             return x.dtype
@@ -116,9 +115,10 @@ class Chain(Bijection):
         """Map z back through all layers, last to first; running statistics stay as they are."""
         self.prepare_inverse()
         with frozen_statistics():
+            x = z.to(self.carried_dtype(z))
             for step in reversed(self.steps()):
-                z = step.inverse(z, context)
-        return z
+                x = step.inverse(x, context)
+        return x.to(z.dtype)
 
     def prepare_inverse(self) -> None:
         """Invert equally sized 1x1 convolutions together."""
