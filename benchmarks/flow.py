@@ -5,8 +5,8 @@
     python benchmarks/flow.py --units 2 2 --couplings 4 4 --mid 32 32 --image 1 28 28
 
 Every timing has a warm-up and is reported as median [min, max]; variants that are compared run in
-turns. Memory is the growth of the process's peak resident size with the batch, measured in fresh
-processes.
+turns, flows that train each in a process of its own. Memory is the growth of the process's peak
+resident size with the batch, measured in fresh processes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -195,6 +198,46 @@ def gradient(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
     return rows
 
 
+class Stepper:
+    """A flow in training, alone in its process as it would be: it steps when it is told to."""
+
+    def __init__(self, config: DenseFlowConfig, x: Tensor) -> None:
+        context = get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_steps, args=(config, x.numpy(), theirs))
+        self._process.start()
+        self._ours.recv()
+
+    def step(self) -> tuple[float, float]:
+        """Return the seconds of one step and the GFLOP/s of a matrix product right before it."""
+        self._ours.send("step")
+        return self._ours.recv()
+
+    def close(self) -> None:
+        """End the process."""
+        self._ours.send("end")
+        self._process.join()
+
+
+def _serve_steps(config: DenseFlowConfig, images: np.ndarray, connection: Connection) -> None:
+    torch.manual_seed(0)
+    x = torch.from_numpy(images)
+    flow = DenseFlow(config).train()
+    optimizer = torch.optim.AdamW(flow.parameters(), lr=1e-5, fused=True)
+
+    def step() -> None:
+        (-flow.log_prob(x, seed=0).mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(3):
+        step()
+    connection.send("ready")
+    while connection.recv() == "step":
+        base = matmul_gflops(3)
+        connection.send((clock(step), base))
+
+
 def speed(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, str]]:
     """Time training steps of each memory mode and dtype, in seconds and in matrix products."""
     x = training_images(config, batch)
@@ -205,39 +248,30 @@ def speed(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, 
         ("checkpoint", "bfloat16"),
         ("store", "float32"),
     ]
-    steps: dict[tuple[str, str], Callable[[], None]] = {}
-    first = DenseFlow(config).train()
-    for memory, dtype in variants:
-        flow = DenseFlow(replace(config, memory=memory, net_dtype=dtype)).train()
-        flow.load_state_dict(first.state_dict())
-        optimizer = torch.optim.AdamW(flow.parameters(), lr=1e-5, fused=True)
-
-        def step(flow: DenseFlow = flow, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            (-flow.log_prob(x, seed=0).mean()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        step()
-        step()
-        steps[memory, dtype] = step
-    times: dict[tuple[str, str], list[float]] = {v: [] for v in variants}
-    multiples: dict[tuple[str, str], list[float]] = {v: [] for v in variants}
+    steppers = {
+        (mode, dtype): Stepper(replace(config, memory=mode, net_dtype=dtype), x)
+        for mode, dtype in variants
+    }
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {v: [] for v in variants}
     for _ in range(repeats):
-        for variant in variants:
-            base = matmul_gflops(3)
-            times[variant].append(clock(steps[variant]))
-            multiples[variant].append(batch * gflop / times[variant][-1] / base)
+        for variant, stepper in steppers.items():
+            found[variant].append(stepper.step())
+    for stepper in steppers.values():
+        stepper.close()
+    times = {variant: [seconds for seconds, _ in pairs] for variant, pairs in found.items()}
     ratio = [
         r / s
         for r, s in zip(times["reversible", "bfloat16"], times["store", "bfloat16"], strict=True)
     ]
+    bases = [base for pairs in found.values() for _, base in pairs]
     rows = [
-        ("matmul float32 2048³", f"{matmul_gflops():.0f} GFLOP/s"),
+        ("matmul float32 2048³", f"{spread(bases, 0)} GFLOP/s"),
         ("a step of one image", f"{gflop:.1f} GFLOP"),
     ]
-    for variant in variants:
+    for variant, pairs in found.items():
+        multiples = [batch * gflop / seconds / base for seconds, base in pairs]
         name = f"step of {batch} (forward, backward, AdamW), {variant[0]}, {variant[1]}"
-        rows.append((name, f"{spread(times[variant])} s = {spread(multiples[variant])} x matmul"))
+        rows.append((name, f"{spread(times[variant])} s = {spread(multiples)} x matmul"))
     return [*rows, ("time of reversible / store, bfloat16", spread(ratio))]
 
 
@@ -306,7 +340,7 @@ def main() -> None:
     )
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--memory-batches", nargs=2, type=int, default=(4, 16))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, help="write the table there as CSV")
     args = parser.parse_args()
     config = DenseFlowConfig(
