@@ -108,17 +108,19 @@ class TestInvertibleConv:
                 4 * torch.linalg.slogdet(layer.weight).logabsdet.item(), rel=1e-5
             )
 
-    def test_cache_is_dropped_on_change_of_mode(self) -> None:
-        """`.data` writes leave a tensor's version alone.
-
-        Moving-average swaps do just that, then change the mode.
-        """
-        layer = InvertibleConv(4).eval()
+    @pytest.mark.parametrize("training", [True, False])
+    def test_cache_sees_changes_that_leave_no_trace(self, training: bool) -> None:
+        """Writes to `.data` and fused optimizers leave a tensor's version alone."""
+        layer = InvertibleConv(4).train(training)
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=0.5, fused=True)
         x = torch.randn(2, 4, 2, 2)
         with torch.no_grad():
             layer.inverse(layer(x)[0])
             layer.weight.data.mul_(2)
-            layer.eval()
+            torch.testing.assert_close(layer.inverse(layer(x)[0]), x, rtol=1e-5, atol=1e-5)
+        layer(x)[0].sum().backward()
+        optimizer.step()
+        with torch.no_grad():
             torch.testing.assert_close(layer.inverse(layer(x)[0]), x, rtol=1e-5, atol=1e-5)
 
     def test_singular_weight_is_reported(self) -> None:

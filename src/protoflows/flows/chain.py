@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from protoflows.flows.base import Bijection, ConstantJacobian
-from protoflows.flows.conv1x1 import InvertibleConv, log_det_sum, remember_constants
+from protoflows.flows.conv1x1 import InvertibleConv, constants_of, log_det_sum
 from protoflows.flows.fused import fused
 from protoflows.flows.nets.norm import frozen_statistics
 from protoflows.flows.reversible import reversible_apply
@@ -127,7 +127,7 @@ class Chain(Bijection):
             if isinstance(layer, InvertibleConv):
                 convs[layer.channels].append(layer)
         for group in convs.values():
-            remember_constants(group)
+            constants_of(group)
 
     def _run_checkpointed(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         log_det = x.new_zeros(len(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,8 @@ class InvertibleConv(ConstantJacobian):
 
     The 1x1 convolution of Glow (Kingma & Dhariwal 2018). W starts as a random rotation. The inverse
     is taken in float64 (a float32 inverse of an ill-conditioned W is what breaks round trips
-    elsewhere) and, in eval mode, kept until W changes.
+    elsewhere) and kept as long as W holds the same values. Those are compared, not the tensor's
+    version: fused optimizers and writes to `.data` change a weight and leave its version as it was.
 
     Example:
         >>> layer = InvertibleConv(3)
@@ -30,24 +32,16 @@ class InvertibleConv(ConstantJacobian):
         super().__init__()
         self.channels = channels
         self.weight = nn.Parameter(torch.linalg.qr(torch.randn(channels, channels))[0].contiguous())
-        self._cached: tuple[tuple[object, ...], Tensor, Tensor] | None = None
+        self._constants: _Constants | None = None
 
     def extra_repr(self) -> str:
         """Describe the layer."""
         return f"{self.channels}"
 
-    def _key(self) -> tuple[object, ...]:
-        weight = self.weight
-        return (weight.data_ptr(), weight._version, weight.dtype, weight.device)
-
-    def _constants(self) -> tuple[Tensor, Tensor]:
-        """Return (W⁻¹, log|det W|) without gradient, from the cache where W is what it was.
-
-        The inverse stays in the dtype it was taken in.
-        """
-        remember_constants([self])
-        assert self._cached is not None
-        return self._cached[1], self._cached[2]
+    def constants(self) -> _Constants:
+        """Return W⁻¹ and log|det W| without gradient, from the last time where W is what it was."""
+        known = self._constants
+        return known if known is not None and known.hold(self.weight) else constants_of([self])[0]
 
     def transform(self, x: Tensor) -> Tensor:
         """Map x to Wx."""
@@ -58,7 +52,7 @@ class InvertibleConv(ConstantJacobian):
         """Return log|det W|."""
         if self.training or torch.is_grad_enabled():
             return torch.linalg.slogdet(self.weight).logabsdet
-        return self._constants()[1]
+        return self.constants().log_det
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Map z to W⁻¹z."""
@@ -69,19 +63,28 @@ class InvertibleConv(ConstantJacobian):
 
     def inverse_weight(self) -> Tensor:
         """Return W⁻¹, in float64 where the device has it, without gradient."""
-        return self._constants()[0]
-
-    def train(self, mode: bool = True) -> InvertibleConv:
-        """Change the mode and forget the cache.
-
-        A write to `.data`, as moving averages do it, leaves no other trace.
-        """
-        self._cached = None
-        return super().train(mode)
+        return self.constants().inverse
 
     def __getstate__(self) -> dict[str, object]:
-        """Copy or pickle without the cache, whose key names this tensor's memory."""
-        return {**super().__getstate__(), "_cached": None}
+        """Copy or pickle without what can be computed again."""
+        return {**super().__getstate__(), "_constants": None}
+
+
+class _Constants(NamedTuple):
+    """What follows from a weight, with a copy of that weight."""
+
+    weight: Tensor
+    inverse: Tensor
+    log_det: Tensor
+
+    def hold(self, weight: Tensor) -> bool:
+        """Tell whether they are those of this weight."""
+        known = self.weight
+        return (
+            known.dtype == weight.dtype
+            and known.device == weight.device
+            and torch.equal(known, weight)
+        )
 
 
 def mix(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -90,33 +93,36 @@ def mix(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @torch.no_grad()
-def remember_constants(layers: Sequence[InvertibleConv]) -> None:
-    """Compute inverse and log|det| of equally sized layers in one call; cache them on each.
+def constants_of(layers: Sequence[InvertibleConv]) -> list[_Constants]:
+    """Compute inverse and log|det| of equally sized layers in one call; leave them with each.
 
     LU of many small matrices one by one is mostly overhead: a quarter of a training step in the
     paper's model.
     """
-    stale = [layer for layer in layers if layer._cached is None or layer._cached[0] != layer._key()]
-    if not stale:
-        return
-    weight = torch.stack([layer.weight.detach() for layer in stale])
-    exact = weight.to(exact_dtype(weight))
-    logabsdet = torch.linalg.slogdet(exact).logabsdet
-    singular = ~logabsdet.isfinite()
-    if bool(singular.any()):
-        raise ValueError(
-            f"{int(singular.sum())} invertible 1x1 convolution(s) of {weight.shape[-1]} channels "
-            "have a singular or non-finite weight: the flow cannot be inverted (training diverged, "
-            "or the checkpoint is damaged)"
-        )
-    inverse = torch.linalg.inv(exact)
-    for layer, inv, log in zip(stale, inverse, logabsdet.to(weight.dtype), strict=True):
-        layer._cached = (layer._key(), inv, log)
+    stale = [
+        layer
+        for layer in layers
+        if layer._constants is None or not layer._constants.hold(layer.weight)
+    ]
+    if stale:
+        weight = torch.stack([layer.weight.detach() for layer in stale])
+        exact = weight.to(exact_dtype(weight))
+        logabsdet = torch.linalg.slogdet(exact).logabsdet
+        singular = ~logabsdet.isfinite()
+        if bool(singular.any()):
+            raise ValueError(
+                f"{int(singular.sum())} invertible 1x1 convolution(s) of {weight.shape[-1]} "
+                "channels have a singular or non-finite weight: the flow cannot be inverted "
+                "(training diverged, or the checkpoint is damaged)"
+            )
+        inverse = torch.linalg.inv(exact)
+        for layer, *found in zip(stale, weight, inverse, logabsdet.to(weight.dtype), strict=True):
+            layer._constants = _Constants(*found)
+    return [layer._constants for layer in layers if layer._constants is not None]
 
 
 def log_det_sum(layers: Sequence[InvertibleConv]) -> Tensor:
     """Return Σ log|det W| over equally sized layers, differentiable, in one batched call."""
     if torch.is_grad_enabled() and any(layer.weight.requires_grad for layer in layers):
         return torch.linalg.slogdet(torch.stack([layer.weight for layer in layers])).logabsdet.sum()
-    remember_constants(layers)
-    return torch.stack([layer._constants()[1] for layer in layers]).sum()
+    return torch.stack([found.log_det for found in constants_of(layers)]).sum()

@@ -41,8 +41,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not the flags alone: layers forget what they cached of weights that train on.
-        module.train()
         for m, training in modes:
             m.training = training
 
