@@ -69,7 +69,7 @@ class AffineCoupling(Bijection):
         a, b = self._halves(x)
         s, shift = self.scale_and_shift(a, context)
         changed = _ScaleShift.apply(b, s, shift)
-        return torch.cat([changed, a] if swap else [a, changed], 1), s.flatten(1).sum(1)
+        return torch.cat([changed, a] if swap else [a, changed], 1), s.sum((1, 2, 3))
 
     def inverse(self, z: Tensor, context: Tensor | None = None, *, swap: bool = False) -> Tensor:
         """Map z back: b = (b' − shift)·exp(−s)."""

@@ -59,13 +59,35 @@ class DenseBlock(nn.Module):
             for p in (m.weight, m.bias)
         ]
         gates = _DenseStack.apply(x, self.gate.weight, self.gate.bias, *weights)
-        p, q, r = gates.chunk(3, 1)
-        return torch.addcmul(p, q, r.sigmoid())
+        return _Gate.apply(gates)
 
 
 def _rows(x: Tensor) -> Tensor:
     """View a channels-last map (N, C, H, W), or a channel slice of one, as a matrix (N·H·W, C)."""
     return x.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+class _Gate(torch.autograd.Function):
+    """Thirds (p, q, r) of the channels → p + q·σ(r).
+
+    With s = σ(r) the gradient of r is the incoming one times q·s·(1 − s). Thirds lie apart in
+    memory; vectorised kernels want them together, so q and s are copies.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor) -> Tensor:  # noqa: ANN401
+        p, q, r = gates.chunk(3, 1)
+        q = q.clone(memory_format=torch.channels_last)
+        s = r.clone(memory_format=torch.channels_last).sigmoid_()
+        ctx.save_for_backward(q, s)
+        return torch.addcmul(p, q, s)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
+        q, s = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            return torch.cat([grad, grad * s, torch.ops.aten.sigmoid_backward(grad * q, s)], 1)
 
 
 class _DenseStack(torch.autograd.Function):
