@@ -3,6 +3,7 @@
     python benchmarks/flow.py                       # the paper's configuration, every section
     python benchmarks/flow.py --only speed memory --batch 16 --repeats 5
     python benchmarks/flow.py --units 2 2 --couplings 4 4 --mid 32 32 --image 1 28 28
+    python benchmarks/flow.py --device cuda --only exactness gradient inverse speed --batch 64
 
 Every timing has a warm-up and is reported as median [min, max]; variants that are compared run in
 turns, flows that train each in a process of its own. Memory is the growth of the process's peak
@@ -75,10 +76,13 @@ def perturb(flow: DenseFlow, seed: int = 1) -> DenseFlow:
     return flow
 
 
-def clock(function: Callable[[], object]) -> float:
-    """Return how many seconds a call takes."""
+def clock(function: Callable[[], object], device: str = "cpu") -> float:
+    """Return how many seconds a call takes, to the end of what it leaves to a device."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait()
     start = time.perf_counter()
     function()
+    wait()
     return time.perf_counter() - start
 
 
@@ -88,11 +92,12 @@ def spread(values: list[float], digits: int = 2) -> str:
     return f"{median:.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
-def matmul_gflops(repeats: int = 5) -> float:
+def matmul_gflops(repeats: int = 5, device: str = "cpu") -> float:
     """Return the machine's float32 2048³ matrix product, in GFLOP/s."""
-    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    a, b = torch.randn(2, 2048, 2048, device=device)
     a @ b
-    return 2 * 2048**3 / statistics.median(clock(lambda: a @ b) for _ in range(repeats)) / 1e9
+    seconds = statistics.median(clock(lambda: a @ b, device) for _ in range(repeats))
+    return 2 * 2048**3 / seconds / 1e9
 
 
 def step_gflop(config: DenseFlowConfig) -> float:
@@ -135,14 +140,15 @@ def digit_images(config: DenseFlowConfig, batch: int) -> Tensor:
     )
 
 
-def exactness(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
+def exactness(config: DenseFlowConfig, batch: int, device: str) -> list[tuple[str, str]]:
     """Count the pixels that encode and decode give back."""
-    flow = perturb(DenseFlow(replace(config, net_dtype="float32")))
+    flow = perturb(DenseFlow(replace(config, net_dtype="float32"))).to(device)
     rows = []
     for kind, x in (
         ("noise", training_images(config, batch)),
         ("digits", digit_images(config, batch)),
     ):
+        x = x.to(device)
         flow.train()
         with torch.no_grad():
             flow.encode(x, seed=0)  # data-dependent start
@@ -158,13 +164,13 @@ def exactness(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
     return rows
 
 
-def gradient(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
+def gradient(config: DenseFlowConfig, batch: int, device: str) -> list[tuple[str, str]]:
     """Compare reversible gradients with stored ones, and bfloat16 nets with float32 ones."""
     rows = []
-    x = training_images(config, batch)
+    x = training_images(config, batch).to(device)
     for dtype in ("float32", "bfloat16"):
-        store = perturb(DenseFlow(replace(config, memory="store", net_dtype=dtype)))
-        reverse = DenseFlow(replace(config, memory="reversible", net_dtype=dtype))
+        store = perturb(DenseFlow(replace(config, memory="store", net_dtype=dtype))).to(device)
+        reverse = DenseFlow(replace(config, memory="reversible", net_dtype=dtype)).to(device)
         with torch.no_grad():
             store.train().encode(x, seed=3)
         reverse.load_state_dict(store.state_dict())
@@ -187,8 +193,8 @@ def gradient(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
             (f"{name} cosine of the whole", f"{torch.cosine_similarity(a, b, dim=0):.7f}"),
             (f"{name} relative error of the whole", f"{(a - b).norm() / size:.2e}"),
         ]
-    flow = perturb(DenseFlow(replace(config, net_dtype="float32")))
-    low = DenseFlow(replace(config, net_dtype="bfloat16"))
+    flow = perturb(DenseFlow(replace(config, net_dtype="float32"))).to(device)
+    low = DenseFlow(replace(config, net_dtype="bfloat16")).to(device)
     with torch.no_grad():
         flow.train().encode(x, seed=3)
         low.load_state_dict(flow.state_dict())
@@ -201,10 +207,12 @@ def gradient(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
 class Stepper:
     """A flow in training, alone in its process as it would be: it steps when it is told to."""
 
-    def __init__(self, config: DenseFlowConfig, x: Tensor) -> None:
+    def __init__(self, config: DenseFlowConfig, x: Tensor, device: str) -> None:
         context = get_context("spawn")
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve_steps, args=(config, x.numpy(), theirs))
+        self._process = context.Process(
+            target=_serve_steps, args=(config, x.numpy(), device, theirs)
+        )
         self._process.start()
         self._ours.recv()
 
@@ -219,10 +227,12 @@ class Stepper:
         self._process.join()
 
 
-def _serve_steps(config: DenseFlowConfig, images: np.ndarray, connection: Connection) -> None:
+def _serve_steps(
+    config: DenseFlowConfig, images: np.ndarray, device: str, connection: Connection
+) -> None:
     torch.manual_seed(0)
-    x = torch.from_numpy(images)
-    flow = DenseFlow(config).train()
+    x = torch.from_numpy(images).to(device)
+    flow = DenseFlow(config).train().to(device)
     optimizer = torch.optim.AdamW(flow.parameters(), lr=1e-5, fused=True)
 
     def step() -> None:
@@ -234,11 +244,11 @@ def _serve_steps(config: DenseFlowConfig, images: np.ndarray, connection: Connec
         step()
     connection.send("ready")
     while connection.recv() == "step":
-        base = matmul_gflops(3)
-        connection.send((clock(step), base))
+        base = matmul_gflops(3, device)
+        connection.send((clock(step, device), base))
 
 
-def speed(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, str]]:
+def speed(config: DenseFlowConfig, batch: int, repeats: int, device: str) -> list[tuple[str, str]]:
     """Time training steps of each memory mode and dtype, in seconds and in matrix products."""
     x = training_images(config, batch)
     gflop = step_gflop(config)
@@ -249,7 +259,7 @@ def speed(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, 
         ("store", "float32"),
     ]
     steppers = {
-        (mode, dtype): Stepper(replace(config, memory=mode, net_dtype=dtype), x)
+        (mode, dtype): Stepper(replace(config, memory=mode, net_dtype=dtype), x, device)
         for mode, dtype in variants
     }
     found: dict[tuple[str, str], list[tuple[float, float]]] = {v: [] for v in variants}
@@ -302,23 +312,31 @@ def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> Iterator[tuple[
         yield f"peak memory per image, {memory_mode}, {dtype}{note}", f"{per_image:.1f} MB"
 
 
-def inverse(config: DenseFlowConfig, batch: int, repeats: int) -> list[tuple[str, str]]:
+def inverse(
+    config: DenseFlowConfig, batch: int, repeats: int, device: str
+) -> list[tuple[str, str]]:
     """Time encoding and decoding."""
-    flow = perturb(DenseFlow(replace(config, net_dtype="float32"))).eval()
-    x = training_images(config, batch)
+    flow = perturb(DenseFlow(replace(config, net_dtype="float32"))).eval().to(device)
+    x = training_images(config, batch).to(device)
     encodes, decodes = [], []
     with torch.no_grad():
         encoding = flow.encode(x, seed=0)
         flow.decode(encoding)
         for _ in range(repeats):
-            encodes.append(clock(lambda: flow.encode(x, seed=0)))
-            decodes.append(clock(lambda: flow.decode(encoding)))
+            encodes.append(clock(lambda: flow.encode(x, seed=0), device))
+            decodes.append(clock(lambda: flow.decode(encoding), device))
     ratio = [d / e for d, e in zip(decodes, encodes, strict=True)]
     return [
         ("encode", f"{spread(encodes)} s"),
         ("decode", f"{spread(decodes)} s"),
         ("decode / encode", spread(ratio)),
     ]
+
+
+def _name(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"CPU, {torch.get_num_threads()} threads"
 
 
 def main() -> None:
@@ -341,8 +359,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--memory-batches", nargs=2, type=int, default=(4, 16))
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help="write the table there as CSV")
     args = parser.parse_args()
+    if args.device != "cpu" and "memory" in args.only:
+        parser.error("memory is measured on CPUs alone: choose other sections with --only")
     config = DenseFlowConfig(
         image_shape=tuple(args.image),
         levels=args.levels,
@@ -358,15 +379,15 @@ def main() -> None:
     parameters = sum(p.numel() for p in DenseFlow(config).parameters())
     rows = [
         ("parameters", f"{parameters:,}"),
-        ("threads", str(torch.get_num_threads())),
+        ("device", _name(args.device)),
         ("torch", torch.__version__),
     ]
     sections: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
-        "exactness": lambda: exactness(config, args.batch),
-        "gradient": lambda: gradient(config, max(2, args.batch // 4)),
-        "speed": lambda: speed(config, args.batch, args.repeats),
+        "exactness": lambda: exactness(config, args.batch, args.device),
+        "gradient": lambda: gradient(config, max(2, args.batch // 4), args.device),
+        "speed": lambda: speed(config, args.batch, args.repeats, args.device),
         "memory": lambda: memory(config, tuple(args.memory_batches)),
-        "inverse": lambda: inverse(config, args.batch, args.repeats),
+        "inverse": lambda: inverse(config, args.batch, args.repeats, args.device),
     }
     for row in rows:
         print("{:<75} {}".format(*row))
