@@ -49,12 +49,27 @@ class TestScratch:
 
     def test_training_after_inference_mode(self) -> None:
         """What inference mode allocates must not be written outside of it."""
-        block = DenseBlock(3, 4, depth=2, growth=67)  # of a size that no other test uses
-        x = torch.randn(9, 3, 11, 11)
         with torch.inference_mode():
-            block(x)
-        block(x).sum().backward()
-        assert all(p.grad is not None for p in block.parameters())
+            scratch("inference", (4,), torch.zeros(()))
+        kept = scratch("inference", (4,), torch.zeros(()))
+        torch.mul(torch.ones(4), 2, out=kept)
+        assert not kept.is_inference()
+        assert kept.tolist() == [2] * 4
+
+    def test_inference_keeps_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        names: list[str] = []
+
+        def noting(name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+            names.append(name)
+            return scratch(name, shape, like)
+
+        monkeypatch.setattr("protoflows.flows.nets.dense_block.scratch", noting)
+        block, x = DenseBlock(3, 4, depth=2, growth=5), torch.randn(2, 3, 4, 4)
+        with torch.no_grad():
+            expected = block(x)
+        assert names == []
+        torch.testing.assert_close(block(x), expected)
+        assert names == ["hidden"] * 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)

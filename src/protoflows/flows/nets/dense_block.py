@@ -58,7 +58,9 @@ class DenseBlock(nn.Module):
             for m in (one, three)
             for p in (m.weight, m.bias)
         ]
-        gates = _DenseStack.apply(x, self.gate.weight, self.gate.bias, *weights)
+        gates = _DenseStack.apply(
+            torch.is_grad_enabled(), x, self.gate.weight, self.gate.bias, *weights
+        )
         return _Gate.apply(gates)
 
 
@@ -97,9 +99,10 @@ class _DenseStack(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, recording: bool, x: Tensor, *weights: Tensor) -> Tensor:  # noqa: ANN401
         n, channels, height, width = x.shape
-        dtype, keep = x.dtype, any(ctx.needs_input_grad)
+        # What needs a gradient is the same where none is recorded.
+        dtype, keep = x.dtype, recording and any(ctx.needs_input_grad)
         gate_weight, gate_bias, *layers = weights
         buffer = x.new_empty(n, height, width, gate_weight.shape[1]).permute(0, 3, 1, 2)
         buffer[:, :channels] = x
@@ -107,7 +110,8 @@ class _DenseStack(torch.autograd.Function):
         saved: list[Tensor] = []
         for one, one_bias, three, three_bias in _by_layer(layers):
             one, three = one.to(dtype), three.to(dtype)
-            h = scratch("hidden", (len(rows), channels), x)
+            size = (len(rows), channels)
+            h = scratch("hidden", size, x) if keep else x.new_empty(size)
             torch.addmm(one_bias.to(dtype), rows[:, :channels], one.flatten(1).t(), out=h)
             # What is kept for the backward pass is written by the ReLU, not by the product.
             h = h.relu() if keep else h.relu_()
@@ -164,7 +168,7 @@ class _DenseStack(torch.autograd.Function):
             ]
             grads[:0] = _laid_out(found, dtypes[i])
             total_rows[:, :channels].addmm_(grad_rows, one.flatten(1))
-        return total[:, :channels], *gate_grads, *grads
+        return None, total[:, :channels], *gate_grads, *grads
 
 
 def _laid_out(grads: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:

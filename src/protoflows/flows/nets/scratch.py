@@ -25,8 +25,9 @@ def scratch(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
 
     On CPUs a second call with the same name, in the same thread, returns the same memory: by then
     the first one's content must be done with. Fresh megabytes would cost page faults, and writes
-    that miss every cache, as often as a matrix product needs somewhere to put its result. Other
-    devices' allocators keep what they are given back.
+    that miss every cache, as often as a matrix product needs somewhere to put its result. For
+    training, that is: threads that only look things up should not each keep memory. Other devices'
+    allocators keep what they are given back.
     """
     size = math.prod(shape)
     if like.device.type != "cpu" or type(like) is not Tensor or size * like.itemsize > KEPT:
