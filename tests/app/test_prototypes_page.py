@@ -48,6 +48,7 @@ def test_edits_are_measured_undone_and_saved_and_no_business_of_others(browser, 
         page.wait_for_selector(f"{LIVING}:text-is('18')")
 
         page.click("text=Your edits: 3")
+        page.wait_for_selector("#pf-history li:nth-child(3)")  # drawn after the count above
         assert page.locator("#pf-history li").count() == 3
         page.get_by_label("Save the edited model as").fill("../outside")
         page.get_by_role("button", name="Save", exact=True).click()

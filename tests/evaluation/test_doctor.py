@@ -6,7 +6,7 @@ import torch
 from protoflows.cli.main import main
 from protoflows.evaluation.doctor import diagnose
 from protoflows.evaluation.doctor_flow import check_log_det, check_units
-from protoflows.flows import ActNorm, Chain, InvertibleConv
+from protoflows.flows import ActNorm, AffineCoupling, Chain, InvertibleConv
 from protoflows.model import Extras, image_seeds
 from tests.flows.helpers import log_abs_det
 from tests.model.helpers import small_model, some_images
@@ -83,8 +83,12 @@ def test_ill_conditioned_convolutions_are_found(smallest, status):
 
 def test_a_flow_that_does_not_undo_itself_fails(monkeypatch):
     model = small_model()
-    inverse = ActNorm.inverse
-    monkeypatch.setattr(ActNorm, "inverse", lambda self, z, context=None: inverse(self, z) + 0.3)
+    inverse = AffineCoupling.inverse
+
+    def off(self, z, context=None, **options):
+        return inverse(self, z, context, **options) + 0.3
+
+    monkeypatch.setattr(AffineCoupling, "inverse", off)
     assert _status(model, "unit inverses")[0] == "FAIL"
     status, text = _status(model, "round trip")
     assert status == "FAIL"
