@@ -380,6 +380,19 @@ class TestFused:
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other)
 
+    def test_inverse_has_the_layers_gradient(self) -> None:
+        norm, conv, *_ = self.layers(3)
+        z = torch.randn(2, 3, 3, 2, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn_like(z)
+        inputs = [z, *norm.parameters(), *conv.parameters()]
+        apart, joint = norm.inverse(conv.inverse(z)), fused([norm, conv])[0].inverse(z)
+        for one, other in zip(
+            torch.autograd.grad((apart * weight).sum(), inputs),
+            torch.autograd.grad((joint * weight).sum(), inputs),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other)
+
     def test_first_batch_initialises(self) -> None:
         norm, conv = ActNorm(3).train(), InvertibleConv(3)
         z, _ = fused([norm, conv])[0].rewindable(5 + 3 * torch.randn(64, 3, 4, 4), None)

@@ -155,6 +155,14 @@ def test_attention_gradient(height: int, width: int, landmarks: int) -> None:
     assert torch.autograd.gradcheck(layer, (x,), fast_mode=True)
 
 
+def test_attention_trains_at_a_size_first_seen_in_inference_mode() -> None:
+    layer, x = NystromAttention(4), torch.randn(1, 4, 9, 13)  # a size that no other test uses
+    with torch.inference_mode():
+        layer(x)
+    layer(x).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
 def test_attention_computes_in_float32_at_least() -> None:
     torch.manual_seed(0)
     layer = NystromAttention(6)

@@ -57,13 +57,13 @@ class InvertibleConv(ConstantJacobian):
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """Map z to W⁻¹z."""
         check_features("z", z, self.channels)
-        if torch.is_grad_enabled() and (self.weight.requires_grad or z.requires_grad):
-            return mix(z, torch.linalg.inv(self.weight.to(exact_dtype(z))).to(z.dtype))
-        return mix(z, self.inverse_weight().to(z.dtype))
+        return mix(z, self.inverse_weight(z))
 
-    def inverse_weight(self) -> Tensor:
-        """Return W⁻¹, in float64 where the device has it, without gradient."""
-        return self.constants().inverse
+    def inverse_weight(self, z: Tensor) -> Tensor:
+        """Return W⁻¹ in the dtype of z, with its gradient where one is recorded."""
+        if torch.is_grad_enabled() and (self.weight.requires_grad or z.requires_grad):
+            return torch.linalg.inv(self.weight.to(exact_dtype(z))).to(z.dtype)
+        return self.constants().inverse.to(z.dtype)
 
     def __getstate__(self) -> dict[str, object]:
         """Copy or pickle without what can be computed again."""

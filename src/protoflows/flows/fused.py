@@ -52,9 +52,9 @@ class NormalisedConv(Bijection):
         return mix(x, weight, -(weight @ shift)), None
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> Tensor:
-        """Map z back: x = e^l·W⁻¹z + shift, without gradients for the weights."""
+        """Map z back: x = e^l·W⁻¹z + shift."""
         shift, log_scale = self.norm.shift.to(z.dtype), self.norm.log_scale.to(z.dtype)
-        weight = torch.exp(log_scale)[:, None] * self.conv.inverse_weight().to(z.dtype)
+        weight = torch.exp(log_scale)[:, None] * self.conv.inverse_weight(z)
         return mix(z, weight, shift)
 
 

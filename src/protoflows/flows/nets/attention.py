@@ -123,6 +123,7 @@ class _Nystrom(torch.autograd.Function):
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is kept must serve training as well
 def _averaging(positions: int, landmarks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the matrix (landmarks, positions) of means over runs of rows, over sqrt(positions).
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from protoflows.flows.nets.neighbours import rows_of
 from protoflows.flows.nets.scratch import scratch
 from protoflows.flows.nets.spatial import SpatialGradients, spatial_gradients
 
@@ -64,11 +65,6 @@ class DenseBlock(nn.Module):
         return _Gate.apply(gates)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """View a channels-last map (N, C, H, W), or a channel slice of one, as a matrix (N·H·W, C)."""
-    return x.permute(0, 2, 3, 1).flatten(0, 2)
-
-
 class _Gate(torch.autograd.Function):
     """Thirds (p, q, r) of the channels → p + q·σ(r).
 
@@ -106,7 +102,7 @@ class _DenseStack(torch.autograd.Function):
         gate_weight, gate_bias, *layers = weights
         buffer = x.new_empty(n, height, width, gate_weight.shape[1]).permute(0, 3, 1, 2)
         buffer[:, :channels] = x
-        rows = _rows(buffer)
+        rows = rows_of(buffer)
         saved: list[Tensor] = []
         for one, one_bias, three, three_bias in _by_layer(layers):
             one, three = one.to(dtype), three.to(dtype)
@@ -141,7 +137,7 @@ class _DenseStack(torch.autograd.Function):
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         buffer, gate_weight, *saved = ctx.saved_tensors
         n, channels, height, width = buffer.shape
-        rows, grad_rows = _rows(buffer), _rows(grad)
+        rows, grad_rows = rows_of(buffer), rows_of(grad)
         dtypes = _by_layer(ctx.dtypes[2:])
         gate_grads = _laid_out(
             [(grad_rows.t() @ rows).view_as(gate_weight), grad_rows.sum(0)], ctx.dtypes[:2]
@@ -160,7 +156,7 @@ class _DenseStack(torch.autograd.Function):
             after_relu(total[:, channels:end], buffer[:, channels:end], 0, grad_input=spatial.map)
             grad_h = spatial.of_input(h, three)
             # Ahead of the product that reads h: a plain pass brings it near for less.
-            grad_rows = _rows(after_relu(grad_h, h, 0, grad_input=grad_h))
+            grad_rows = rows_of(after_relu(grad_h, h, 0, grad_input=grad_h))
             found = [
                 (grad_rows.t() @ rows[:, :channels]).view_as(one),
                 grad_rows.sum(0),

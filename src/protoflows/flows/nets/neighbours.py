@@ -33,9 +33,9 @@ class Neighbours:
     def __init__(self, shape: tuple[int, ...], like: Tensor) -> None:
         n, channels, height, width = shape
         self._size = n, height, width
-        self.rows = scratch("rows", (n * height * width + 1, channels), like)
-        self.rows[-1] = 0  # what lies outside
-        self.rows = self.rows[:-1]
+        self._padded = scratch("rows", (n * height * width + 1, channels), like)
+        self._padded[-1] = 0  # what lies outside
+        self.rows = self._padded[:-1]
         self.map = self.rows.view(n, height, width, channels).permute(0, 3, 1, 2)
         """To be written before `gather`."""
 
@@ -43,16 +43,18 @@ class Neighbours:
         """Return the matrix (P, 9·C), in memory that the next call uses again."""
         positions, channels = self.rows.shape
         matrix = scratch("neighbours", (positions, TAPS * channels), self.rows)
-        torch.index_select(
-            self.rows.as_strided((positions + 1, channels), (channels, 1)),
-            0,
-            _index(*self._size, back, self.rows.device),
-            out=matrix.view(-1, channels),
-        )
+        index = _index(*self._size, back, self.rows.device)
+        torch.index_select(self._padded, 0, index, out=matrix.view(-1, channels))
         return matrix
 
 
+def rows_of(x: Tensor) -> Tensor:
+    """View a channels-last map (N, C, H, W), or a channel slice of one, as a matrix (N·H·W, C)."""
+    return x.permute(0, 2, 3, 1).flatten(0, 2)
+
+
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is kept must serve training as well
 def _index(n: int, height: int, width: int, back: bool, device: torch.device) -> Tensor:
     """Return which row each of the 9·P gathered ones is; P is what lies outside."""
     positions = torch.arange(n * height * width, device=device).view(n, height, width)

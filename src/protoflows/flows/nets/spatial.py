@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from protoflows.flows.nets.neighbours import Neighbours
+from protoflows.flows.nets.neighbours import Neighbours, rows_of
 
 GATHERED_POSITIONS = 2048
 """Above this, what is gathered leaves the caches, and the library's way is the faster one."""
@@ -108,7 +108,7 @@ class GatheredGradients:
     def of_weight(self, h: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of weight and bias."""
         channels = h.shape[1]
-        grad = self._gathered.t() @ _rows(h)
+        grad = self._gathered.t() @ rows_of(h)
         return grad.view(3, 3, -1, channels).permute(2, 3, 0, 1), self._around.rows.sum(0)
 
 
@@ -132,19 +132,14 @@ class _Conv3x3(torch.autograd.Function):
             else:
                 around = Neighbours(tuple(x.shape), x)
                 around.map.copy_(x)
-                of_weight = _rows(grad).t() @ around.gather()
+                of_weight = rows_of(grad).t() @ around.gather()
                 of_weight = of_weight.view(-1, 3, 3, x.shape[1]).permute(0, 3, 1, 2)
                 found = (
                     _library(grad, x, weight, [True, False, False])[0],
                     of_weight,
-                    _rows(grad).sum(0),
+                    rows_of(grad).sum(0),
                 )
         dtypes = x.dtype, *ctx.dtypes
         return tuple(
             g if g is None else g.to(dtype) for g, dtype in zip(found, dtypes, strict=True)
         )
-
-
-def _rows(x: Tensor) -> Tensor:
-    """View a channels-last map (N, C, H, W) as a matrix (N·H·W, C)."""
-    return x.permute(0, 2, 3, 1).flatten(0, 2)
