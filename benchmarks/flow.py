@@ -1,6 +1,6 @@
 """Measure a flow: exactness, gradient of the reversible mode, memory, step and inverse time.
 
-    python benchmarks/flow.py                       # the paper's configuration, every section
+    python benchmarks/flow.py                       # the paper's configuration, all but profile
     python benchmarks/flow.py --only speed memory --batch 16 --repeats 5
     python benchmarks/flow.py --units 2 2 --couplings 4 4 --mid 32 32 --image 1 28 28
     python benchmarks/flow.py --device cuda --only exactness gradient inverse speed --batch 64
@@ -37,7 +37,16 @@ from protoflows.flows import DenseFlow, DenseFlowConfig
 Mode: TypeAlias = Literal["store", "checkpoint", "reversible"]
 Dtype: TypeAlias = Literal["float32", "bfloat16"]
 
-SECTIONS = ("exactness", "gradient", "speed", "memory", "inverse")
+SECTIONS = ("exactness", "gradient", "speed", "memory", "inverse", "profile")
+DEFAULT_SECTIONS = SECTIONS[:-1]
+OPERATIONS = {
+    "convolutions, forward": ("mkldnn_convolution", "cudnn_convolution"),
+    "convolutions, backward, by the library": ("convolution_backward",),
+    "matrix products": ("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_"),
+    "copies and conversions": ("copy_",),
+    "ReLUs and their gradients": ("threshold_backward", "clamp_min", "clamp_min_"),
+    "AdamW": ("_fused_adamw_",),
+}
 # glibc hands every freed block of 64 KiB or more back at once: the peak is what is really in use.
 EAGER = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 MEMORY_CHILD = """
@@ -285,6 +294,33 @@ def speed(config: DenseFlowConfig, batch: int, repeats: int, device: str) -> lis
     return [*rows, ("time of reversible / store, bfloat16", spread(ratio))]
 
 
+def profile(config: DenseFlowConfig, batch: int) -> list[tuple[str, str]]:
+    """Share a training step's time (store, bfloat16, third step) out among its operations."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recording
+
+    flow = DenseFlow(replace(config, memory="store", net_dtype="bfloat16")).train()
+    optimizer = torch.optim.AdamW(flow.parameters(), lr=1e-5, fused=True)
+    x = training_images(config, batch)
+
+    def step() -> None:
+        (-flow.log_prob(x, seed=0).mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    step()
+    with recording(activities=[ProfilerActivity.CPU]) as found:
+        step()
+    own = {e.key.removeprefix("aten::"): e.self_cpu_time_total for e in found.key_averages()}
+    whole = sum(own.values())
+    shares = {
+        name: sum(own.pop(key, 0) for key in keys) / whole for name, keys in OPERATIONS.items()
+    }
+    shares["everything else"] = sum(own.values()) / whole
+    return [(f"share of a step: {name}", f"{100 * share:.1f} %") for name, share in shares.items()]
+
+
 def memory(config: DenseFlowConfig, batches: tuple[int, int]) -> Iterator[tuple[str, str]]:
     """Measure the peak memory that each further image of a batch takes."""
     double = tuple(2 * c for c in config.couplings)
@@ -344,7 +380,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=DEFAULT_SECTIONS)
     parser.add_argument("--image", nargs=3, type=int, default=(3, 32, 32))
     parser.add_argument("--levels", type=int, default=256)
     parser.add_argument("--units", nargs="+", type=int, default=(6, 4, 1))
@@ -364,6 +400,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.device != "cpu" and "memory" in args.only:
         parser.error("memory is measured on CPUs alone: choose other sections with --only")
+    if args.device != "cpu" and "profile" in args.only:
+        parser.error("profile is of CPUs alone: choose other sections with --only")
     config = DenseFlowConfig(
         image_shape=tuple(args.image),
         levels=args.levels,
@@ -387,6 +425,7 @@ def main() -> None:
         "gradient": lambda: gradient(config, max(2, args.batch // 4), args.device),
         "speed": lambda: speed(config, args.batch, args.repeats, args.device),
         "memory": lambda: memory(config, tuple(args.memory_batches)),
+        "profile": lambda: profile(config, args.batch),
         "inverse": lambda: inverse(config, args.batch, args.repeats, args.device),
     }
     for row in rows:

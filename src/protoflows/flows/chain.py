@@ -65,8 +65,7 @@ class Chain(Bijection):
 
         float64 where nets compute in float32: then the inputs that a reversible backward pass finds
         again round to the very float32 values that the nets saw, every ReLU stands as it stood, and
-        the gradient is that of stored activations, for 1 % more time. Nets in 16 bits make larger
-        errors themselves.
+        the gradient is that of stored activations. Nets in 16 bits make larger errors themselves.
         """
         if x.dtype != torch.float32 or x.device.type == "mps" or self.low_precision:
             return x.dtype

@@ -37,8 +37,8 @@ class SpatialGradients(Protocol):
 def spatial_gradients(shape: tuple[int, ...], like: Tensor) -> SpatialGradients:
     """Choose what is fastest for outputs of this shape, with O small beside C.
 
-    On CPUs in 16 bits and for small maps, gathering takes half (4x4 maps, batch of 16) to 0.9 (8x8)
-    of the time of the library, which reorders weights and maps at every call.
+    On CPUs in 16 bits and for small maps gathering is faster than the library, which reorders
+    weights and maps at every call.
     """
     kind = GatheredGradients if _gathers(shape, like) else LibraryGradients
     return kind(shape, like)
