@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -41,16 +42,25 @@ def of_language(language: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.language == language]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_examples_run(page, tmp_path, monkeypatch, capsys):
-    runnable = [
+def to_run(page: Path) -> list[Block]:
+    return [
         block
         for block in blocks(page)
         if (block.language == "python" and not block.reason)
         or (block.language == "sh" and block.mark == RUN)
     ]
-    if not runnable:
-        pytest.skip("nothing on this page is to be run")
+
+
+RUNNABLE = [page for page in PAGES if to_run(page)]
+
+
+def test_the_readme_and_the_first_page_have_examples_that_run():
+    assert {"README.md", "quickstart.md"} <= {page.name for page in RUNNABLE}
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=[page.name for page in RUNNABLE])
+def test_examples_run(page, tmp_path, monkeypatch, capsys):
+    runnable = to_run(page)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}
     for block in runnable:
